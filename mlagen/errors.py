@@ -1,0 +1,87 @@
+"""Every exception that mlagen raises on purpose.
+
+    MlagenError
+    ├── SpecError            a spec file or dict: field, position, advice            exit status 2
+    │   └── UnsupportedError an option that no kernel implements yet                 exit status 2
+    ├── PlanError            a spec that does not fit the architecture               exit status 2
+    ├── CompileError         NVRTC or the SASS lint refused a rendered kernel        exit status 1
+    ├── CheckError           `build --check` found a difference                      exit status 1
+    ├── CacheError           a folder of kernels that cannot be read or written      exit status 3
+    ├── MissingDependencyError  no GPU, no driver, no NVRTC, no torch                exit status 3
+    │   └── DriverError      a CUDA driver call failed                               exit status 3
+    ├── NoKernelError        no built variant matches the tensors                    exit status 2
+    └── InputError           tensors or arguments given to `run`                     exit status 2
+        ├── ShapeError
+        ├── DTypeError
+        └── DeviceError
+
+Messages have one form: the first line says where and what, the last line how to mend it.
+"""
+
+from __future__ import annotations
+
+
+class MlagenError(Exception):
+    """Base of all errors raised on purpose; `str()` is ready to be shown to a user."""
+
+    exit_status = 2
+
+
+class SpecError(MlagenError):
+    """A spec is not valid; the message lists every error found, in file order."""
+
+
+class UnsupportedError(SpecError):
+    """A spec is valid, but no kernel implements it yet."""
+
+
+class PlanError(MlagenError):
+    """A spec does not fit its architecture; the message shows the budget and a configuration that fits."""
+
+
+class CompileError(MlagenError):
+    """NVRTC or the SASS lint refused a rendered kernel; the message holds the evidence."""
+
+    exit_status = 1
+
+
+class CheckError(MlagenError):
+    """A check failed, such as `build --check`."""
+
+    exit_status = 1
+
+
+class CacheError(MlagenError):
+    """A cache or kernel folder cannot be used."""
+
+    exit_status = 3
+
+
+class MissingDependencyError(MlagenError):
+    """Something that the machine must have is not there: a GPU, a driver, NVRTC, torch."""
+
+    exit_status = 3
+
+
+class DriverError(MissingDependencyError):
+    """A CUDA driver call failed; the message names the call and the driver's own words."""
+
+
+class NoKernelError(MlagenError):
+    """No variant of the loaded spec matches the tensors; the message names the nearest and how to add the missing."""
+
+
+class InputError(MlagenError):
+    """An argument of `run` is missing, unknown or contradicts another."""
+
+
+class ShapeError(InputError):
+    """A tensor has the wrong shape or strides."""
+
+
+class DTypeError(InputError):
+    """A tensor has the wrong dtype."""
+
+
+class DeviceError(InputError):
+    """A tensor is on the wrong device."""

@@ -1,0 +1,197 @@
+"""`KernelPlan`: everything about one kernel that is decided before its text is written.
+
+The plan is frozen and complete. Templates, the launcher, `mlagen show` and the header of a rendered file read it;
+nobody derives a number a second time.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    from mlagen.arch import Arch
+    from mlagen.dtypes import DType
+    from mlagen.spec.model import KernelSpec
+
+Addressing = Literal["packed", "clipped", "batched", "paged"]
+
+
+@dataclass(frozen=True, slots=True)
+class Region:
+    """A named range of dynamic shared memory.
+
+    Attributes:
+        name: C++ member name.
+        element: What one element is, for people: a dtype name, or `barrier`.
+        element_bytes: Bytes of one element.
+        shape: Elements per dimension, outermost first; the first is the stage of a ring.
+        offset_bytes: From the 1024-byte-aligned base.
+        comment: What it holds.
+    """
+
+    name: str
+    element: str
+    element_bytes: int
+    shape: tuple[int, ...]
+    offset_bytes: int
+    comment: str
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of the whole region."""
+        return math.prod(self.shape) * self.element_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Barrier:
+    """One array of mbarriers.
+
+    Attributes:
+        name: The event it announces.
+        copies: How many barriers of this kind there are (stages, or warpgroups).
+        arrivals: Expected arrivals of one phase; a TMA producer's `arrive.expect_tx` is one of them.
+        bytes: Bytes that TMA writes in one phase, 0 if none.
+        arrives: Who arrives.
+        waits: Who waits.
+    """
+
+    name: str
+    copies: int
+    arrivals: int
+    bytes: int
+    arrives: str
+    waits: str
+
+
+@dataclass(frozen=True, slots=True)
+class Role:
+    """What a warpgroup does and how many registers each of its threads may hold."""
+
+    name: str
+    warpgroups: int
+    registers: int
+    work: str
+
+
+@dataclass(frozen=True, slots=True)
+class TensorMapPlan:
+    """One tensor map: which tensor it reads or writes, in which order of dimensions, in which box.
+
+    Every map is 128-byte swizzled with boxes of 64 columns (128 bytes of a 16-bit type), one head.
+
+    Attributes:
+        name: Parameter name in CUDA is `<name>_map`.
+        tensor: The name under which `run` takes the tensor.
+        addressing: Dimensions of the map, innermost first; D is the last dimension of the tensor, H its heads (1 if
+            the tensor has no head dimension):
+            `packed`  tensor `[T, H, D]`           -> `(D, H, T)`;
+            `clipped` tensor `[T, H, D]`           -> `(D, H, 2^30, 2^31-1, 2^31-1)` with row strides
+            `(row, 2^34 - row, row)`: the kernel gives coordinates `(2^30 - length + row, 2^30, offset + length)`, so
+            that rows past a sequence's end are zero when loaded and skipped when stored;
+            `batched` tensor `[B, S, H, D]`        -> `(D, H, S, B)`;
+            `paged`   tensor `[pages, page_size, H, D]` -> `(D, H, page_size, pages)`.
+        box_rows: Rows of one box, in the third map dimension; every other dimension but the first has 1.
+        box_columns: Columns of one box.
+        dtype: Element type.
+    """
+
+    name: str
+    tensor: str
+    addressing: Addressing
+    box_rows: int
+    box_columns: int
+    dtype: DType
+
+
+@dataclass(frozen=True, slots=True)
+class Argument:
+    """One scalar or pointer argument of the kernel, after the tensor maps, in this order.
+
+    Attributes:
+        name: Parameter name in CUDA, and the key under which the launcher finds the value.
+        ctype: `int`, `long long`, `float`, or a pointer (`const int*`, `const float*`, `float*`, `unsigned int*`).
+        comment: Meaning and unit.
+    """
+
+    name: str
+    ctype: str
+    comment: str
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """What one key tile of one CTA costs, in SM clock cycles unless said.
+
+    Attributes:
+        tensor_cycles: Tensor-core cycles of Q K^T and P V for `tile_m` x `tile_n`.
+        exp2_cycles: Cycles of the special-function units.
+        bytes_from_l2: K and V bytes that TMA brings.
+    """
+
+    tensor_cycles: int
+    exp2_cycles: int
+    bytes_from_l2: int
+
+
+@dataclass(frozen=True, slots=True)
+class KernelPlan:
+    """One kernel, resolved for its architecture.
+
+    Attributes:
+        spec: What was asked for.
+        name: Entry point and file stem; human first, the head of the spec's hash last.
+        family: Stem of the template under `templates/kernels/`.
+        arch: Facts of the target.
+        tile_m: Query rows of a CTA.
+        tile_n: Keys of a step.
+        k_stages: Depth of the K ring.
+        v_stages: Depth of the V ring.
+        rescale_threshold: Base-2 logits by which a row's maximum may grow before the output is rescaled.
+        half_diagonal: The upper warpgroup multiplies only half of the diagonal block.
+        ping_pong: Named barriers make the math warpgroups take turns at the tensor cores.
+        regions: Shared-memory map, in order of offsets, without gaps other than alignment.
+        barriers: The mbarriers, in the order of their storage.
+        roles: Warpgroups in order; their sizes give the block.
+        tensor_maps: Tensor maps in parameter order.
+        arguments: Scalar and pointer parameters, after the maps.
+        estimated_registers: Estimate for a math thread, from the register rule of the family.
+        hgmma_per_tile: SASS tensor-core instructions in the unmasked steady-state step, by which the lint counts.
+        cost: Cost of one key tile.
+    """
+
+    spec: KernelSpec
+    name: str
+    family: str
+    arch: Arch
+    tile_m: int
+    tile_n: int
+    k_stages: int
+    v_stages: int
+    rescale_threshold: float
+    half_diagonal: bool
+    ping_pong: bool
+    regions: tuple[Region, ...]
+    barriers: tuple[Barrier, ...]
+    roles: tuple[Role, ...]
+    tensor_maps: tuple[TensorMapPlan, ...]
+    arguments: tuple[Argument, ...]
+    estimated_registers: int
+    hgmma_per_tile: int
+    cost: Cost
+
+    @property
+    def threads(self) -> int:
+        """Threads of a block."""
+        return 128 * sum(role.warpgroups for role in self.roles)
+
+    @property
+    def shared_memory_bytes(self) -> int:
+        """Bytes of the shared-memory map itself; `dynamic_shared_memory_bytes` adds room to align its base."""
+        return max(region.offset_bytes + region.size_bytes for region in self.regions)
+
+    @property
+    def dynamic_shared_memory_bytes(self) -> int:
+        """Bytes to request at launch."""
+        return self.shared_memory_bytes

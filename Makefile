@@ -1,0 +1,65 @@
+# `make` lists the targets. On a bare machine with Python (3.11 or newer), git and make, two of them do everything:
+# `make build` and `make test`. Another interpreter: make build PYTHON=python3.13
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+PYTHON ?= python3
+VENV ?= .venv
+JOBS ?= 2
+SPEC ?= specs/deepseek.yaml
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+
+.PHONY: help
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+# Environments. The stamp files make a second `make build` install nothing.
+$(VENV)/bin/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "mlagen needs Python 3.11 or newer, $(PYTHON) is " + sys.version.split()[0] + "\n  name another: make build PYTHON=python3.13")'
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.installed: pyproject.toml constraints.txt | $(VENV)/bin/python
+	$(PIP) --editable .
+	@touch $@
+
+# torch goes first and alone: its CUDA builds pin an NVRTC of their own, and the pinned one must win.
+$(VENV)/.installed-dev: pyproject.toml constraints.txt | $(VENV)/bin/python
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check "$$(grep '^torch==' constraints.txt)"
+	$(PIP) --editable '.[dev]'
+	@touch $@ $(VENV)/.installed
+
+.PHONY: build
+build: $(VENV)/.installed ## make .venv, install mlagen, build specs/deepseek.yaml and print its kernels
+	$(BIN)/mlagen build $(SPEC)
+
+.PHONY: test
+test: $(VENV)/.installed-dev ## make the environment for tests (adds torch) and run the whole suite
+	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal
+
+.PHONY: check
+check: lint types ## lint, types, and generated/ against specs/ (what CI runs after the tests)
+	$(BIN)/mlagen build $(SPEC) --check
+
+.PHONY: lint
+lint: $(VENV)/.installed-dev ## ruff, codespell, clang-format on generated/; changes nothing
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/codespell README.md CONTRIBUTING.md CHANGELOG.md docs mlagen templates specs tests
+
+.PHONY: types
+types: $(VENV)/.installed-dev ## mypy --strict
+	$(BIN)/mypy
+
+.PHONY: format
+format: $(VENV)/.installed-dev ## rewrite Python files as ruff wants them
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+.PHONY: test-gpu
+test-gpu: $(VENV)/.installed-dev ## the tests that need an NVIDIA GPU
+	$(BIN)/python -m pytest tests/gpu -m gpu
+
+.PHONY: clean
+clean: ## remove environments, caches and build output; generated/ stays
+	rm -rf $(VENV) dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -9,7 +9,7 @@ _PACKAGE = Path(__file__).parent
 
 
 def shipped_folder(name: Literal["templates", "specs"]) -> Path:
-    """Return the folder of that name: `mlagen/_<name>` of a wheel, else `<name>/` beside the package.
+    """Return the folder: `mlagen/_<name>` of a wheel, else `<name>/` beside the package.
 
     Raises:
         FileNotFoundError: Neither exists: the installation is damaged.

@@ -1,0 +1,5 @@
+"""`python -m mlagen` is the `mlagen` command."""
+
+from mlagen.cli.main import main
+
+main()

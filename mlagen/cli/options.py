@@ -1,0 +1,53 @@
+"""Options and arguments that several verbs share, so that they read the same everywhere."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+import click
+
+from mlagen.arch import ARCHS
+
+
+def _set_debug(ctx: click.Context, _parameter: click.Parameter, value: bool) -> None:
+    if value or ctx.find_root().params.get("debug"):
+        logging.getLogger("mlagen").setLevel(logging.DEBUG)
+
+
+class _Archs(click.ParamType):
+    """`sm_90a,sm_100a` as a tuple."""
+
+    name = "arch"
+
+    def convert(
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[str, ...]:
+        archs = tuple(part.strip() for part in str(value).split(","))
+        for arch in archs:
+            if arch not in ARCHS:
+                self.fail(f"{arch!r} is not an architecture; choose from {', '.join(ARCHS)}")
+        return archs
+
+
+debug_option = click.option(
+    "--debug",
+    is_flag=True,
+    expose_value=False,
+    callback=_set_debug,
+    help="Show the trace of an error and the log of each step.",
+)
+json_option = click.option(
+    "--json", "as_json", is_flag=True, help="Print the result as one JSON document."
+)
+spec_argument = click.argument("spec", type=click.Path(path_type=Path))
+arch_option = click.option(
+    "--arch", type=_Archs(), default=None, help="Only these architectures, separated by commas."
+)
+words_option = click.option(
+    "-k",
+    "words",
+    multiple=True,
+    metavar="WORD",
+    help="Only kernels whose name contains WORD; several must all be there. May be repeated.",
+)

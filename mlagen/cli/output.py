@@ -1,7 +1,7 @@
-"""How results look: tables, progress, code, JSON. The only file that knows rich, imported when needed.
+"""How results look: tables, progress, code, JSON. The only file that knows rich.
 
-Results go to stdout; everything else (progress, notes, warnings) goes to stderr, so that a pipe gets
-only the result.
+Results go to stdout; everything else (progress, notes, warnings) goes to stderr, so that a pipe
+gets only the result. rich is imported when it is needed.
 Colour and progress appear on a terminal only, and never with NO_COLOR set.
 """
 

@@ -15,19 +15,17 @@ def _set_debug(ctx: click.Context, _parameter: click.Parameter, value: bool) -> 
         logging.getLogger("mlagen").setLevel(logging.DEBUG)
 
 
-class _Archs(click.ParamType):
-    """`sm_90a,sm_100a` as a tuple."""
-
-    name = "arch"
-
-    def convert(
-        self, value: object, param: click.Parameter | None, ctx: click.Context | None
-    ) -> tuple[str, ...]:
-        archs = tuple(part.strip() for part in str(value).split(","))
-        for arch in archs:
-            if arch not in ARCHS:
-                self.fail(f"{arch!r} is not an architecture; choose from {', '.join(ARCHS)}")
-        return archs
+def _split_archs(
+    _ctx: click.Context, _parameter: click.Parameter, value: str | None
+) -> tuple[str, ...] | None:
+    if value is None:
+        return None
+    archs = tuple(part.strip() for part in value.split(","))
+    for arch in archs:
+        if arch not in ARCHS:
+            message = f"{arch!r} is not an architecture; choose from {', '.join(ARCHS)}"
+            raise click.BadParameter(message)
+    return archs
 
 
 debug_option = click.option(
@@ -42,7 +40,11 @@ json_option = click.option(
 )
 spec_argument = click.argument("spec", type=click.Path(path_type=Path))
 arch_option = click.option(
-    "--arch", type=_Archs(), default=None, help="Only these architectures, separated by commas."
+    "--arch",
+    "archs",
+    metavar="ARCH,...",
+    callback=_split_archs,
+    help="Only these architectures, separated by commas.",
 )
 words_option = click.option(
     "-k",

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from mlagen.dtypes import DType
     from mlagen.spec.model import KernelSpec
 
+SHARED_MEMORY_ALIGNMENT = 1024  # of a 128-byte-swizzled operand, and so of the whole map
+
 Addressing = Literal["packed", "clipped", "batched", "paged"]
 
 
@@ -79,6 +81,9 @@ class Role:
 class TensorMapPlan:
     """One tensor map: which tensor it reads or writes, in which order of dimensions, in which box.
 
+    Where a tensor with a batch dimension is `packed` or `clipped`, batch and rows count as one dimension of rows, so
+    the batch stride must be that of `rows` rows.
+
     Every map is 128-byte swizzled with boxes of 64 columns (128 bytes of a 16-bit type), one head.
 
     Attributes:
@@ -104,14 +109,19 @@ class TensorMapPlan:
     box_columns: int
     dtype: DType
 
+    @property
+    def rank(self) -> int:
+        """Dimensions of the map."""
+        return {"packed": 3, "clipped": 5, "batched": 4, "paged": 4}[self.addressing]
+
 
 @dataclass(frozen=True, slots=True)
 class Argument:
-    """One scalar or pointer argument of the kernel, after the tensor maps, in this order.
+    """One field of the struct that a kernel takes by value after its tensor maps; fields in this order, C alignment.
 
     Attributes:
         name: Parameter name in CUDA, and the key under which the launcher finds the value.
-        ctype: `int`, `long long`, `float`, or a pointer (`const int*`, `const float*`, `float*`, `unsigned int*`).
+        ctype: `int`, `int64`, `float`, or a pointer (`const int*`, `const float*`, `float*`, `int*`).
         comment: Meaning and unit.
     """
 
@@ -151,6 +161,7 @@ class KernelPlan:
         rescale_threshold: Base-2 logits by which a row's maximum may grow before the output is rescaled.
         half_diagonal: The upper warpgroup multiplies only half of the diagonal block.
         ping_pong: Named barriers make the math warpgroups take turns at the tensor cores.
+        mask_bounds: Whether the mask hides keys on the left, and on the right, of a query's position.
         regions: Shared-memory map, in order of offsets, without gaps other than alignment.
         barriers: The mbarriers, in the order of their storage.
         roles: Warpgroups in order; their sizes give the block.
@@ -172,6 +183,7 @@ class KernelPlan:
     rescale_threshold: float
     half_diagonal: bool
     ping_pong: bool
+    mask_bounds: tuple[bool, bool]
     regions: tuple[Region, ...]
     barriers: tuple[Barrier, ...]
     roles: tuple[Role, ...]
@@ -188,10 +200,14 @@ class KernelPlan:
 
     @property
     def shared_memory_bytes(self) -> int:
-        """Bytes of the shared-memory map itself; `dynamic_shared_memory_bytes` adds room to align its base."""
-        return max(region.offset_bytes + region.size_bytes for region in self.regions)
+        """Dynamic shared memory of a block: the map, up to a multiple of its alignment."""
+        used = max(region.offset_bytes + region.size_bytes for region in self.regions)
+        return -(-used // SHARED_MEMORY_ALIGNMENT) * SHARED_MEMORY_ALIGNMENT
 
-    @property
-    def dynamic_shared_memory_bytes(self) -> int:
-        """Bytes to request at launch."""
-        return self.shared_memory_bytes
+    def map(self, name: str) -> TensorMapPlan:
+        """The tensor map of that name."""
+        return next(tensor_map for tensor_map in self.tensor_maps if tensor_map.name == name)
+
+    def has_argument(self, name: str) -> bool:
+        """Whether the kernel takes this argument."""
+        return any(argument.name == name for argument in self.arguments)

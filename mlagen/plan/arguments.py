@@ -1,0 +1,62 @@
+"""The scalar and pointer arguments of a prefill kernel: only what its options need."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from mlagen.plan.plan import Argument
+
+if TYPE_CHECKING:
+    from mlagen.spec.model import KernelSpec
+
+
+def takes_cache_seqlens(spec: KernelSpec) -> bool:
+    """Whether `cache_seqlens` says how many keys a sequence has, instead of the extent of its rows."""
+    return spec.kv.seqlens or spec.kv_length_counts == "prefix"
+
+
+def prefill_arguments(spec: KernelSpec) -> tuple[Argument, ...]:
+    """Arguments in the order of the kernel's `Arguments` struct."""
+    found = [
+        Argument("softmax_scale_log2", "float", "softmax_scale * log2(e)"),
+        Argument("num_heads", "int", "query heads"),
+        Argument("batch", "int", "sequences"),
+    ]
+    if spec.q_layout == "dense":
+        found.append(Argument("seqlen_q", "int", "queries of every sequence"))
+    else:
+        found.append(Argument("total_q", "int", "query rows of the tensor"))
+        found.append(Argument("cu_seqlens_q", "const int*", "[batch + 1] first query row of each sequence, and the end"))
+        if spec.max_seqlen == "dynamic":
+            found.append(Argument("max_seqlen_q", "int", "queries of a sequence beyond this are left out"))
+    if spec.kv.layout == "dense":
+        found.append(Argument("seqlen_k", "int", "key rows of every sequence"))
+    else:
+        found.append(Argument("total_k", "int", "key rows of the tensor"))
+        if spec.kv.row_offsets:
+            found.append(Argument("cu_seqlens_k", "const int*", "[batch + 1] first key row of each sequence, and the end"))
+        elif spec.q_layout == "dense":
+            message = "checked by the spec: shared row offsets need ragged queries"
+            raise AssertionError(message)
+    if takes_cache_seqlens(spec):
+        counted = "keys before this call" if spec.kv_length_counts == "prefix" else "keys"
+        found.append(Argument("cache_seqlens", "const int*", f"[batch] {counted} of each sequence"))
+    if spec.k_rope.layout == "paged":
+        found += [
+            Argument("block_table", "const int*", "[batch, block_table_width] page of each page_size keys"),
+            Argument("block_table_stride", "int64", "elements from row to row"),
+            Argument("block_table_width", "int", "pages a sequence may have"),
+            Argument("num_pages", "int", "pages of the cache"),
+        ]
+    if spec.lse:
+        found.append(Argument("lse", "float*", "log-sum-exp of each row and head, natural logarithm"))
+        if spec.q_layout == "dense":
+            found.append(Argument("lse_batch_stride", "int64", "elements"))
+        found.append(Argument("lse_row_stride", "int64", "elements"))
+        found.append(Argument("lse_head_stride", "int64", "elements"))
+    if spec.sink:
+        found.append(Argument("sinks", "const float*", "[num_heads] logit of each head's sink, natural units"))
+    if spec.score_mod.kind == "alibi" and spec.score_mod.slopes == "tensor":
+        found.append(Argument("alibi_slopes", "const float*", "[num_heads]"))
+    found.append(Argument("tickets", "int*", "0 before and after every launch"))
+    return tuple(found)

@@ -1,0 +1,56 @@
+"""Names of kernels: what a person looks for first, the head of the spec's hash last."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from mlagen.dtypes import DTYPES
+
+if TYPE_CHECKING:
+    from mlagen.spec.model import KernelSpec
+
+HASH_LETTERS = 8
+
+
+def kernel_name(spec: KernelSpec) -> str:
+    """Entry point and file stem, as in `mla_prefill_sm90a_192x128_bf16_causal_ragged_fused_lse_3fa9c1d2`."""
+    geometry = spec.geometry
+    parts = [
+        "mla",
+        spec.op,
+        spec.arch.replace("_", ""),
+        f"{geometry.qk_head_dim}x{geometry.v_head_dim}",
+        DTYPES[spec.dtype].short,
+        mask_word(spec.mask),
+    ]
+    score_mod = getattr(spec.score_mod, "kind", "mods")
+    if score_mod != "identity":
+        parts.append(score_mod)
+    parts.append(spec.kv.layout if spec.kv.layout == spec.q_layout else f"{spec.q_layout}q_{spec.kv.layout}k")
+    if spec.q_form == "split":
+        parts.append("splitq")
+    if geometry.qk_rope_head_dim:
+        parts.append(rope_word(spec.k_rope))
+    parts += [word for word, given in (("sink", spec.sink), ("lse", spec.lse)) if given]
+    parts.append(spec.hash[:HASH_LETTERS])
+    return "_".join(parts)
+
+
+def mask_word(mask: Any) -> str:  # Any: the union of spec.mask, read by `kind`
+    """A mask in one word."""
+    if mask.kind == "none":
+        return "full"
+    if mask.kind == "sliding_window":
+        left, right = ("inf" if bound is None else str(bound) for bound in (mask.left, mask.right))
+        return f"window{left}_{right}"
+    if mask.kind == "chunked":
+        return f"chunk{mask.size}" + ("" if mask.causal else "full")
+    return str(mask.kind)
+
+
+def rope_word(rope: Any) -> str:  # Any: avoids importing the model for an annotation only
+    """Where K's rope columns come from, in one word."""
+    if rope.layout == "fused":
+        return "fused"
+    word = f"paged{rope.page_size}" if rope.layout == "paged" else f"{rope.layout}rope"
+    return word + (f"x{rope.num_heads}" if rope.num_heads > 1 else "")

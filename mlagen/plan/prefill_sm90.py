@@ -1,0 +1,247 @@
+"""Plan of the Hopper prefill family: one load warp, two math warpgroups of 64 query rows, rings of K and V."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from mlagen.arch import ARCHS
+from mlagen.dtypes import DTYPES
+from mlagen.errors import PlanError
+from mlagen.plan.arguments import prefill_arguments
+from mlagen.plan.memory import barrier_region, lay_out
+from mlagen.plan.name import kernel_name
+from mlagen.plan.plan import (
+    SHARED_MEMORY_ALIGNMENT,
+    Barrier,
+    Cost,
+    KernelPlan,
+    Region,
+    Role,
+    TensorMapPlan,
+)
+from mlagen.plan.support import mask_bounds, refuse_unsupported
+
+if TYPE_CHECKING:
+    from mlagen.spec.model import KernelSpec
+
+TILE_M = 128
+MATH_WARPGROUPS = 2
+ROWS_PER_WARPGROUP = TILE_M // MATH_WARPGROUPS
+PANEL_COLUMNS = 64  # 128 bytes, the widest span over which TMA and wgmma swizzle
+TILE_SLOTS = 2  # announced tiles: one that the math warpgroups work on, one ahead
+ELEMENT_BYTES = 2
+TILE_BYTES = 32  # sizeof(Tile) in the template
+
+# Three warpgroups enter with 168 registers a thread; 24 + 240 + 240 is what that pool gives back (ptx-isa: setmaxnreg).
+PRODUCER_REGISTERS = 24
+MATH_REGISTERS = 240
+# ptxas needs room below the cap for addresses and temporaries; measured on the rendered kernels with NVRTC 13.5.
+REGISTER_LIMIT = 232
+BASE_REGISTERS = 26
+SCORE_MOD_REGISTERS = {"identity": 0, "alibi": 4, "softcap": 4}
+
+TILE_N_CHOICES = (128, 112, 96, 80, 64)
+DEFAULT_STAGES = 2
+DEFAULT_RESCALE_THRESHOLD = 8.0
+
+
+@dataclass(frozen=True, slots=True)
+class Configuration:
+    """The choices that decide shared memory and registers."""
+
+    tile_n: int
+    k_stages: int
+    v_stages: int
+
+
+def plan_prefill_sm90(spec: KernelSpec) -> KernelPlan:
+    """Resolve a prefill spec for sm_90a.
+
+    Raises:
+        UnsupportedError: An option has no kernel in this family yet.
+        PlanError: The spec's `config` does not fit shared memory or registers.
+    """
+    refuse_unsupported(spec)
+    arch = ARCHS[spec.arch]
+    configuration = choose_configuration(spec)
+    geometry = spec.geometry
+    left_bound, right_bound = mask_bounds(spec.mask)
+    config = spec.config
+    half_diagonal = right_bound and configuration.tile_n == 2 * PANEL_COLUMNS
+    if config.half_diagonal is not None:
+        half_diagonal = config.half_diagonal and half_diagonal
+    flops = 2 * TILE_M * configuration.tile_n * (geometry.qk_head_dim + geometry.v_head_dim)
+    return KernelPlan(
+        spec=spec,
+        name=kernel_name(spec),
+        family="prefill_sm90",
+        arch=arch,
+        tile_m=TILE_M,
+        tile_n=configuration.tile_n,
+        k_stages=configuration.k_stages,
+        v_stages=configuration.v_stages,
+        rescale_threshold=(
+            DEFAULT_RESCALE_THRESHOLD if config.rescale_threshold is None else config.rescale_threshold
+        ),
+        half_diagonal=half_diagonal,
+        ping_pong=True if config.ping_pong is None else config.ping_pong,
+        mask_bounds=(left_bound, right_bound),
+        regions=shared_memory_map(spec, configuration),
+        barriers=barriers(spec, configuration),
+        roles=(
+            Role("load", 1, PRODUCER_REGISTERS, "one warp draws tiles and issues TMA"),
+            Role("math", MATH_WARPGROUPS, MATH_REGISTERS, "Q K', softmax, P V and the output of 64 rows each"),
+        ),
+        tensor_maps=tensor_maps(spec, configuration),
+        arguments=prefill_arguments(spec),
+        estimated_registers=estimate_registers(spec, configuration.tile_n),
+        hgmma_per_tile=geometry.qk_head_dim // 16 + configuration.tile_n // 16,
+        cost=Cost(
+            tensor_cycles=flops // arch.tensor_flops_per_cycle,
+            exp2_cycles=TILE_M * configuration.tile_n // arch.exp2_per_cycle,
+            bytes_from_l2=ELEMENT_BYTES * configuration.tile_n * (geometry.qk_head_dim + geometry.v_head_dim),
+        ),
+    )
+
+
+def estimate_registers(spec: KernelSpec, tile_n: int) -> int:
+    """Registers of a math thread: output, scores and packed probabilities live together, plus a measured base."""
+    outputs, scores, probabilities = spec.geometry.v_head_dim // 2, tile_n // 2, tile_n // 4
+    score_mods = SCORE_MOD_REGISTERS.get(spec.score_mod.kind, 0)
+    return outputs + scores + probabilities + BASE_REGISTERS + score_mods
+
+
+def shared_memory_map(spec: KernelSpec, configuration: Configuration) -> tuple[Region, ...]:
+    """Regions of shared memory: operands first, each panel 1024-byte aligned by its size, then barriers."""
+    geometry = spec.geometry
+    qk_panels = geometry.qk_head_dim // PANEL_COLUMNS
+    v_panels = geometry.v_head_dim // PANEL_COLUMNS
+    n = configuration.tile_n
+    element = spec.dtype
+    operands = (
+        ("q", (MATH_WARPGROUPS, qk_panels, ROWS_PER_WARPGROUP, PANEL_COLUMNS), "rows of each warpgroup; then its output"),
+        ("k", (configuration.k_stages, qk_panels, n, PANEL_COLUMNS), "keys, nope panels before rope"),
+        ("v", (configuration.v_stages, v_panels, n, PANEL_COLUMNS), "values"),
+    )
+    regions = [(name, element, ELEMENT_BYTES, shape, comment) for name, shape, comment in operands]
+    regions += [barrier_region(barrier) for barrier in barriers(spec, configuration)]
+    regions.append(("tile", "tile", TILE_BYTES, (TILE_SLOTS,), "announced tiles"))
+    return lay_out(regions)
+
+
+def barriers(spec: KernelSpec, configuration: Configuration) -> tuple[Barrier, ...]:
+    """The mbarriers, with what each phase expects."""
+    geometry = spec.geometry
+    q_bytes = ELEMENT_BYTES * ROWS_PER_WARPGROUP * geometry.qk_head_dim
+    k_bytes = ELEMENT_BYTES * configuration.tile_n * geometry.qk_head_dim
+    v_bytes = ELEMENT_BYTES * configuration.tile_n * geometry.v_head_dim
+    math_warps = 4 * MATH_WARPGROUPS
+    return (
+        Barrier("q_full", MATH_WARPGROUPS, 1, q_bytes, "load warp", "its warpgroup"),
+        Barrier("q_empty", MATH_WARPGROUPS, 1, 0, "thread that stored the output", "load warp"),
+        Barrier("k_full", configuration.k_stages, 1, k_bytes, "load warp", "math warps"),
+        Barrier("k_empty", configuration.k_stages, math_warps, 0, "every math warp", "load warp"),
+        Barrier("v_full", configuration.v_stages, 1, v_bytes, "load warp", "math warps"),
+        Barrier("v_empty", configuration.v_stages, math_warps, 0, "every math warp", "load warp"),
+        Barrier("tile_full", TILE_SLOTS, 1, 0, "load warp", "math warps"),
+        Barrier("tile_empty", TILE_SLOTS, math_warps, 0, "every math warp", "load warp"),
+    )
+
+
+def tensor_maps(spec: KernelSpec, configuration: Configuration) -> tuple[TensorMapPlan, ...]:
+    """The tensor maps, in the order of the kernel's parameters."""
+    dtype = DTYPES[spec.dtype]
+    q_addressing = "batched" if spec.q_layout == "dense" else "clipped"
+    k_addressing = "batched" if spec.kv.layout == "dense" else "packed"
+    # V rows past a sequence's end meet probabilities of 0, but 0 * NaN is NaN: TMA must not bring them.
+    v_addressing = "batched" if spec.kv.layout == "dense" and not spec.kv.seqlens else "clipped"
+    rows, n = ROWS_PER_WARPGROUP, configuration.tile_n
+    queries = ("q",) if spec.q_form == "fused" else ("q_nope", "q_pe")
+    maps = [TensorMapPlan(name, name, q_addressing, rows, PANEL_COLUMNS, dtype) for name in queries]
+    maps.append(TensorMapPlan("k", "k", k_addressing, n, PANEL_COLUMNS, dtype))
+    rope = spec.k_rope
+    if rope.layout == "paged":
+        assert rope.page_size is not None
+        maps.append(TensorMapPlan("k_rope", "k_rope", "paged", min(rope.page_size, n), PANEL_COLUMNS, dtype))
+    elif rope.layout != "fused":
+        addressing = "batched" if rope.layout == "dense" else "packed"
+        maps.append(TensorMapPlan("k_rope", "k_rope", addressing, n, PANEL_COLUMNS, dtype))
+    maps.append(TensorMapPlan("v", "v", v_addressing, n, PANEL_COLUMNS, dtype))
+    maps.append(TensorMapPlan("out", "out", q_addressing, rows, PANEL_COLUMNS, dtype))
+    return tuple(maps)
+
+
+def choose_configuration(spec: KernelSpec) -> Configuration:
+    """The configuration that the spec asks for, or the widest key tile that fits with two stages each of K and V.
+
+    Raises:
+        PlanError: What the spec asks for does not fit; the message shows the budget and one that does.
+    """
+    config = spec.config
+    asked = config.tile_n
+    k_stages = config.k_stages or DEFAULT_STAGES
+    v_stages = config.v_stages or DEFAULT_STAGES
+    fitting = [
+        choice for choice in (Configuration(n, k_stages, v_stages) for n in TILE_N_CHOICES) if not problems(spec, choice)
+    ]
+    if asked is None and fitting:
+        return fitting[0]
+    wanted = Configuration(asked or TILE_N_CHOICES[-1], k_stages, v_stages)
+    found = problems(spec, wanted)
+    if not found:
+        return wanted
+    default = [
+        choice
+        for choice in (Configuration(n, DEFAULT_STAGES, DEFAULT_STAGES) for n in TILE_N_CHOICES)
+        if not problems(spec, choice)
+    ]
+    advice = (
+        f"use tile_n {default[0].tile_n} with {default[0].k_stages} stages of K and {default[0].v_stages} of V "
+        f"({kib(used_bytes(spec, default[0]))} KiB, about {estimate_registers(spec, default[0].tile_n)} registers)"
+        if default
+        else "no configuration of this family fits these head dimensions"
+    )
+    where = f"config.tile_n: {wanted.tile_n} does not fit {spec.arch}"
+    raise PlanError("\n".join([where, *(f"  {line}" for line in found), f"  {advice}"]))
+
+
+def problems(spec: KernelSpec, configuration: Configuration) -> list[str]:
+    """Why a configuration does not fit, one line each."""
+    found = []
+    n = configuration.tile_n
+    if n % 16 != 0 or not 16 <= n <= 256:
+        found.append(f"tile_n {n} is not a multiple of 16 between 16 and 256, the key steps of wgmma")
+    page_size = spec.k_rope.page_size
+    if spec.k_rope.layout == "paged" and page_size is not None and n % page_size and page_size % n:
+        found.append(f"tile_n {n} and page_size {page_size}: neither divides the other")
+    limit = ARCHS[spec.arch].shared_memory_bytes
+    if used_bytes(spec, configuration) > limit:
+        found.append(f"shared memory: {budget_text(spec, configuration)}, {kib(limit)} KiB available")
+    registers = estimate_registers(spec, n)
+    if registers > REGISTER_LIMIT:
+        found.append(f"registers: about {registers} a math thread, {REGISTER_LIMIT} usable of {MATH_REGISTERS}")
+    return found
+
+
+def used_bytes(spec: KernelSpec, configuration: Configuration) -> int:
+    """Bytes of shared memory, rounded up to the map's alignment."""
+    last = shared_memory_map(spec, configuration)[-1]
+    return -(-(last.offset_bytes + last.size_bytes) // SHARED_MEMORY_ALIGNMENT) * SHARED_MEMORY_ALIGNMENT
+
+
+def budget_text(spec: KernelSpec, configuration: Configuration) -> str:
+    """The shared-memory budget in one line, as in `Q 48 + K 2 x 48 + V 2 x 32 + barriers 0.2 = 208.2 KiB`."""
+    regions = {region.name: region for region in shared_memory_map(spec, configuration)}
+    rest = sum(region.size_bytes for name, region in regions.items() if name not in ("q", "k", "v"))
+    stage = {name: regions[name].size_bytes // regions[name].shape[0] for name in ("k", "v")}
+    return (
+        f"Q {kib(regions['q'].size_bytes)} + K {configuration.k_stages} x {kib(stage['k'])} + "
+        f"V {configuration.v_stages} x {kib(stage['v'])} + barriers {kib(rest)} = "
+        f"{kib(used_bytes(spec, configuration))} KiB"
+    )
+
+
+def kib(size_bytes: int) -> str:
+    """Bytes as KiB with at most one decimal."""
+    return f"{size_bytes / 1024:.1f}".removesuffix(".0")

@@ -1,0 +1,102 @@
+"""What the kernel families implement; everything else a spec may say is refused here, with what is available instead."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from mlagen.errors import UnsupportedError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from mlagen.spec.model import KernelSpec
+
+AVAILABLE_MASKS = ("none", "causal", "sliding_window", "chunked")
+AVAILABLE_SCORE_MODS = ("identity", "softcap", "alibi")
+AVAILABLE_DTYPES = ("bfloat16", "float16")
+PAGE_SIZES = (8, 16, 32, 64, 128, 256)
+HEAD_DIMS = ((128, 64, 128), (64, 64, 128), (192, 64, 256), (256, 0, 256))  # nope, rope, v
+MAX_POSITION = 2**30 - 1  # positions and window widths add up inside 32 bits
+
+
+def refuse_unsupported(spec: KernelSpec) -> None:
+    """Raise for the options of a spec that no kernel implements yet.
+
+    Raises:
+        UnsupportedError: Names every such option, the reason and what is available.
+    """
+    reasons = list(unsupported(spec))
+    if reasons:
+        title = f"not available for {spec.arch} {spec.op} yet:"
+        raise UnsupportedError("\n".join([title, *(f"  {reason}" for reason in reasons)]))
+
+
+def unsupported(spec: KernelSpec) -> Iterable[str]:
+    """Reasons why no kernel implements this spec, one for each option."""
+    yield from unsupported_operands(spec)
+    if spec.mask.kind not in AVAILABLE_MASKS:
+        yield f"mask: {spec.mask.kind}; available: {', '.join(AVAILABLE_MASKS)}"
+    kind = getattr(spec.score_mod, "kind", "a list of score mods")
+    if kind not in AVAILABLE_SCORE_MODS:
+        yield f"score_mod: {kind}; available: {', '.join(AVAILABLE_SCORE_MODS)}"
+    if spec.partition.kind != "none":
+        yield f"partition: {spec.partition.kind}; available: none"
+    if spec.scheduler.kind != "queued":
+        yield f"scheduler.kind: {spec.scheduler.kind}; available: queued (atomic tickets, measured fastest)"
+    if spec.scheduler.order != "longest_first":
+        yield f"scheduler.order: {spec.scheduler.order}; available: longest_first"
+    yield from unsupported_config(spec)
+
+
+def unsupported_operands(spec: KernelSpec) -> Iterable[str]:
+    """Reasons that lie in dtypes, dimensions and layouts."""
+    geometry = spec.geometry
+    dims = (geometry.qk_nope_head_dim, geometry.qk_rope_head_dim, geometry.v_head_dim)
+    if dims not in HEAD_DIMS:
+        choices = ", ".join(f"{nope}+{rope}/{v}" for nope, rope, v in HEAD_DIMS)
+        yield (
+            f"geometry: qk_nope_head_dim + qk_rope_head_dim / v_head_dim {dims[0]}+{dims[1]}/{dims[2]}; "
+            f"available: {choices}"
+        )
+    if spec.dtype not in AVAILABLE_DTYPES:
+        yield f"dtype: {spec.dtype}; available: {', '.join(AVAILABLE_DTYPES)}"
+    elif spec.output_dtype != spec.dtype:
+        yield f"output_dtype: {spec.output_dtype}, other than dtype; available: {spec.dtype}"
+    if spec.kv.layout == "paged":
+        yield "kv.layout: paged (K and V per head in pages); available: ragged, dense (k_rope may be paged)"
+    if spec.kv.row != "plain":
+        yield f"kv.row: {spec.kv.row}; available: plain"
+    if spec.k_rope.layout == "paged" and spec.k_rope.page_size not in PAGE_SIZES:
+        yield (
+            f"k_rope.page_size: {spec.k_rope.page_size} (a box of the cache must hold whole 8-row swizzle atoms and "
+            f"divide the key tile); available: {', '.join(map(str, PAGE_SIZES))}"
+        )
+
+
+def unsupported_config(spec: KernelSpec) -> Iterable[str]:
+    """Reasons that lie in `config`."""
+    fixed: dict[str, Any] = {
+        "tile_m": 128,
+        "qk_stages": 1,
+        "pv_stages": 1,
+        "swizzle_bytes": 128,
+        "cta_group": 1,
+        "cluster_size": 1,
+        "exp2_emulation_share": 0,
+        "producer_registers": 24,
+        "math_registers": 240,
+    }
+    for field, value in spec.config.model_dump(exclude_none=True).items():
+        if field in fixed and value != fixed[field]:
+            yield f"config.{field}: {value}; available: {fixed[field]}"
+
+
+def mask_bounds(mask: Any) -> tuple[bool, bool]:  # Any: the union of spec.mask, read by `kind`
+    """Whether a mask hides keys on the left, and on the right, of a query's position."""
+    if mask.kind == "causal":
+        return False, True
+    if mask.kind == "sliding_window":
+        return mask.left is not None, mask.right is not None
+    if mask.kind == "chunked":
+        return True, True
+    return False, False

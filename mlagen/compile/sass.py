@@ -1,0 +1,227 @@
+"""The lint of compiled kernels: what the SASS must show, read with nvdisasm.
+
+NVRTC compiles a kernel that spills, or whose tensor-core instructions run one by one, without a
+warning that fails anything. The numbers expected come from the plan, as values.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from mlagen.compile.finding import Finding
+from mlagen.errors import CompileError, MissingDependencyError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+# Part of what a cached verdict is worth: count up when a rule is added or changed.
+LINT_VERSION = 1
+
+_TIMEOUT_SECONDS = 120
+_EVIDENCE_LINES = 6
+_INSTRUCTION = re.compile(
+    r"^\s*/\*(?P<offset>[0-9a-f]{4,})\*/\s+(?:@(?P<guard>!?U?P\w+)\s+)?"
+    r"(?P<name>[A-Z][\w.]*)(?P<rest>[^;]*);"
+)
+_LABEL = re.compile(r"^(?P<label>\.L_x_\w+):")
+_TARGET = re.compile(r"`\((?P<label>\.L_x_\w+)\)")
+_REGISTER = re.compile(r"\bR(\d+)\b")
+
+
+@dataclass(frozen=True, slots=True)
+class Instruction:
+    """One SASS instruction.
+
+    Attributes:
+        offset: Bytes from the start of the kernel.
+        name: Mnemonic with its modifiers, such as `HGMMA.64x128x16.F32.BF16`.
+        text: The whole instruction, predicate and operands included.
+        target: Label it branches to, if it does.
+    """
+
+    offset: int
+    name: str
+    text: str
+    target: str | None = None
+
+    @property
+    def opcode(self) -> str:
+        """The mnemonic without modifiers."""
+        return self.name.partition(".")[0]
+
+    def __str__(self) -> str:
+        """Return the line as evidence shows it."""
+        return f"/*{self.offset:04x}*/ {self.text}"
+
+
+@dataclass(frozen=True, slots=True)
+class Loop:
+    """The instructions from the target of a backward branch to the branch."""
+
+    body: tuple[Instruction, ...]
+
+    def count(self, opcode: str) -> int:
+        """Return how many instructions of the loop have that opcode."""
+        return sum(instruction.opcode == opcode for instruction in self.body)
+
+    def __str__(self) -> str:
+        """Return where the loop is and what it multiplies."""
+        first, last = self.body[0].offset, self.body[-1].offset
+        exps = sum(instruction.name.startswith("MUFU.EX2") for instruction in self.body)
+        return f"loop {first:04x} to {last:04x}: {self.count('HGMMA')} HGMMA, {exps} MUFU.EX2"
+
+
+@dataclass(frozen=True, slots=True)
+class Sass:
+    """A disassembled kernel: its instructions in order, and the index of each label."""
+
+    instructions: tuple[Instruction, ...]
+    labels: dict[str, int]
+
+    @property
+    def highest_register(self) -> int:
+        """The highest general register named: what a thread needs, whatever its launch bound."""
+        return max(
+            (int(n) for i in self.instructions for n in _REGISTER.findall(i.text)), default=0
+        )
+
+    def loops(self) -> Iterator[Loop]:
+        """Yield the body of every backward branch, in the order of the branches."""
+        for at, instruction in enumerate(self.instructions):
+            start = self.labels.get(instruction.target or "", at + 1)
+            if start <= at:
+                yield Loop(self.instructions[start : at + 1])
+
+
+def find_nvdisasm() -> Path | None:
+    """Return the nvdisasm of a wheel or toolkit, None if there is none."""
+    try:
+        from cuda.pathfinder import find_nvidia_binary_utility  # absent on macOS
+    except ImportError:
+        return None
+    found = find_nvidia_binary_utility("nvdisasm")
+    return Path(found) if found else None
+
+
+def disassemble(cubin: bytes) -> Sass:
+    """Return the SASS of the only kernel in `cubin`.
+
+    Raises:
+        MissingDependencyError: There is no nvdisasm.
+        CompileError: nvdisasm cannot read the cubin.
+    """
+    tool = find_nvdisasm()
+    if tool is None:
+        raise MissingDependencyError(
+            "nvdisasm: not found, so the SASS of kernels cannot be checked\n"
+            "  pip install nvidia-cuda-nvdisasm"
+        )
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+        file.write(cubin)
+        file.flush()
+        result = subprocess.run(  # noqa: S603  # our own tool on our own file
+            [tool, "--print-code", file.name],
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=_TIMEOUT_SECONDS,
+            start_new_session=True,  # Ctrl-C stops the build, not the check of the kernel in hand
+        )
+    if result.returncode:
+        raise CompileError(
+            f"nvdisasm: cannot read the cubin ({tool})\n  {result.stderr.strip()}\n"
+            "  it must not be older than NVRTC: pip install --upgrade nvidia-cuda-nvdisasm"
+        )
+    return parse_sass(result.stdout)
+
+
+def parse_sass(text: str) -> Sass:
+    """Return the instructions and labels in the output of `nvdisasm --print-code`."""
+    instructions: list[Instruction] = []
+    labels: dict[str, int] = {}
+    for line in text.splitlines():
+        if found := _LABEL.match(line):
+            labels[found["label"]] = len(instructions)
+        elif found := _INSTRUCTION.match(line):
+            target = _TARGET.search(found["rest"])
+            guard = f"@{found['guard']} " if found["guard"] else ""
+            instructions.append(
+                Instruction(
+                    int(found["offset"], 16),
+                    found["name"],
+                    f"{guard}{found['name']}{found['rest'].rstrip()}",
+                    target["label"] if target else None,
+                )
+            )
+    return Sass(tuple(instructions), labels)
+
+
+def lint_sass(sass: Sass, *, hgmma_per_tile: int) -> list[Finding]:
+    """Return what is wrong with a kernel's SASS, nothing if all is as the plan means it.
+
+    Args:
+        sass: The kernel.
+        hgmma_per_tile: Tensor-core instructions of one unmasked steady-state step; 0 for a kernel
+            without wgmma.
+    """
+    findings = [_check_local_memory(sass), *_check_groups(sass)]
+    if hgmma_per_tile:
+        findings.append(_check_main_loop(sass, hgmma_per_tile))
+    return [finding for finding in findings if finding is not None]
+
+
+def _check_local_memory(sass: Sass) -> Finding | None:
+    found = [i for i in sass.instructions if i.opcode in {"LDL", "STL"}]
+    if not found:
+        return None
+    message = f"{len(found)} LDL and STL, expected none: registers or a local array are in memory"
+    return Finding("local memory", message, _evidence(found))
+
+
+def _check_main_loop(sass: Sass, expected: int) -> Finding | None:
+    """Check that some loop multiplies exactly as often as one step needs: nothing twice."""
+    loops = [loop for loop in sass.loops() if loop.count("HGMMA")]
+    if any(loop.count("HGMMA") == expected for loop in loops):
+        return None
+    total = sum(i.opcode == "HGMMA" for i in sass.instructions)
+    message = f"no loop has the {expected} HGMMA of one tile ({total} in the kernel)"
+    return Finding("HGMMA count", message, tuple(str(loop) for loop in loops[:_EVIDENCE_LINES]))
+
+
+def _check_groups(sass: Sass) -> Iterator[Finding]:
+    """Check each wgmma group, from its first HGMMA to the one that commits it (`gsb0`).
+
+    Inside, WARPGROUP.ARRIVE shows that ptxas cut the group into pieces, and R2UR that an operand's
+    address was not known to be uniform: the tensor cores wait for it.
+    """
+    arrivals: list[Instruction] = []  # since the last commit or branch
+    inside: list[Instruction] = []  # from the open group's first HGMMA on
+    blocks = set(sass.labels.values())
+    for index, instruction in enumerate(sass.instructions):
+        if index in blocks and not inside:
+            arrivals = []
+        if instruction.name == "WARPGROUP.ARRIVE":
+            arrivals.append(instruction)
+        if instruction.opcode == "HGMMA" or inside:
+            inside.append(instruction)
+        if instruction.opcode != "HGMMA" or "gsb0" not in instruction.text:
+            continue
+        if len(arrivals) > 1:
+            message = f"{len(arrivals)} WARPGROUP.ARRIVE for one wgmma group, expected one"
+            yield Finding("serialised wgmma", message, _evidence([*arrivals, instruction]))
+        moved = [i for i in inside if i.opcode == "R2UR"]
+        if moved:
+            message = f"{len(moved)} R2UR between the HGMMA of one group, expected none"
+            yield Finding("R2UR", message, _evidence(moved))
+        arrivals, inside = [], []
+
+
+def _evidence(instructions: list[Instruction]) -> tuple[str, ...]:
+    shown = [str(i) for i in instructions[:_EVIDENCE_LINES]]
+    hidden = len(instructions) - len(shown)
+    return (*shown, f"and {hidden} more") if hidden else tuple(shown)

@@ -24,10 +24,21 @@ MAY_IMPORT = {
     "compile": set(),
     "cache": {"compile"},
     "build": {"spec", "plan", "render", "compile", "cache"},
+    "sources": {"spec", "plan", "cache"},
     "artifacts": {"spec", "plan", "compile", "cache", "build"},
     "runtime": {"spec", "plan", "compile", "cache", "build", "artifacts"},
     "verify": {"spec"},
-    "cli": {"spec", "plan", "render", "compile", "cache", "build", "artifacts", "runtime"},
+    "cli": {
+        "spec",
+        "plan",
+        "render",
+        "compile",
+        "cache",
+        "build",
+        "sources",
+        "artifacts",
+        "runtime",
+    },
 }
 
 # Library -> the layers (or single files) that may import it.

@@ -79,7 +79,17 @@ def clean_environment(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> 
     for distribution in base_dependencies().values():
         link_distribution(distribution, site_packages)
     subprocess.run(
-        [sys.executable, "-m", "pip", "--python", python, "install", "--no-deps", "--no-index", wheel],
+        [
+            sys.executable,
+            "-m",
+            "pip",
+            "--python",
+            python,
+            "install",
+            "--no-deps",
+            "--no-index",
+            wheel,
+        ],
         check=True,
         capture_output=True,
     )
@@ -114,13 +124,16 @@ def test_wheel_in_a_clean_environment_builds_a_spec(
         env=environment,
         capture_output=True,
         text=True,
+        check=False,
     )
     assert result.returncode == 0, result.stderr
     (kernel,) = json.loads(result.stdout)["kernels"]
-    assert kernel["resources"]["spills_bytes"] == 0
+    assert kernel["resources"]["spill_store_bytes"] == 0
     assert len(list((tmp_path / "kernels").rglob("*.cubin"))) == 1
 
 
 def test_clean_environment_has_no_torch(clean_environment: Path) -> None:
-    result = subprocess.run([clean_environment / "bin" / "python", "-c", "import torch"])
+    result = subprocess.run(
+        [clean_environment / "bin" / "python", "-c", "import torch"], check=False
+    )
     assert result.returncode != 0

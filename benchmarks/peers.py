@@ -1,0 +1,124 @@
+"""Attention of torch, to time beside ours on the same tensors.
+
+A peer takes a row's packed tensors `[total, heads, dim]` and gives a function that enqueues one
+call and returns `[total_q, heads, v]`, or refuses the row with its reason.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.attention.bias import causal_lower_right
+from torch.nn.functional import scaled_dot_product_attention
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from benchmarks.rows import Row
+
+    InputSet = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
+    Call = Callable[[int], torch.Tensor]
+
+
+class RefusedRowError(Exception):
+    """A peer has no way to compute a row; `str()` says why."""
+
+
+class Peer(Protocol):
+    """One implementation of attention."""
+
+    def prepare(self, row: Row, sets: Sequence[InputSet], scale: float) -> Call:
+        """Do all that need not be timed; the function returned enqueues input set `i`.
+
+        Raises:
+            RefusedRowError: It cannot compute this row.
+        """
+
+    def packed(self, row: Row, out: torch.Tensor) -> torch.Tensor:
+        """What a call returned as `[total_q, heads, v]`."""
+
+
+class CudnnAttention:
+    """`scaled_dot_product_attention` with torch's cuDNN backend; ragged through nested tensors."""
+
+    def prepare(self, row: Row, sets: Sequence[InputSet], scale: float) -> Call:
+        """See `Peer`."""
+        mask = None
+        if row.is_uniform:
+            arguments = [tuple(by_head(row, x) for x in operands) for operands in sets]
+            if row.is_causal and row.q_lens != row.kv_lens:
+                # torch expands this to a dense mask: slow, but what a user of torch gets
+                mask = causal_lower_right(row.q_lens[0], row.kv_lens[0])
+        elif row.q_lens == row.kv_lens:
+            arguments = [tuple(nested(row, x) for x in operands) for operands in sets]
+        else:
+            raise RefusedRowError("ragged with more keys than queries")
+        causal = row.is_causal and mask is None
+
+        def call(i: int) -> torch.Tensor:
+            with sdpa_kernel(SDPBackend.CUDNN_ATTENTION):
+                q, k, v = arguments[i]
+                return scaled_dot_product_attention(
+                    q, k, v, attn_mask=mask, is_causal=causal, scale=scale
+                )
+
+        return call
+
+    def packed(self, row: Row, out: torch.Tensor) -> torch.Tensor:
+        """See `Peer`."""
+        if out.is_nested:
+            return out.transpose(1, 2).values()
+        return out.transpose(1, 2).reshape(sum(row.q_lens), row.heads, -1)
+
+
+class FlexAttention:
+    """`torch.compile(flex_attention)` with a block mask, which is made outside the timing."""
+
+    def __init__(self) -> None:
+        """Compile nothing yet."""
+        self._compiled: Callable[..., torch.Tensor] | None = None
+
+    def prepare(self, row: Row, sets: Sequence[InputSet], scale: float) -> Call:
+        """See `Peer`."""
+        if not row.is_uniform:
+            raise RefusedRowError("timed on dense batches only")
+        from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+
+        compiled = self._compiled or torch.compile(flex_attention)
+        self._compiled = compiled
+        arguments = [tuple(by_head(row, x) for x in operands) for operands in sets]
+        seqlen_q, seqlen_k = row.q_lens[0], row.kv_lens[0]
+        block_mask = None
+        if row.is_causal:
+            block_mask = create_block_mask(
+                lambda _batch, _head, q, k: q + (seqlen_k - seqlen_q) >= k,
+                None,
+                None,
+                seqlen_q,
+                seqlen_k,
+                device=sets[0][0].device,
+            )
+        return lambda i: compiled(*arguments[i], block_mask=block_mask, scale=scale)
+
+    def packed(self, row: Row, out: torch.Tensor) -> torch.Tensor:
+        """See `Peer`."""
+        return out.transpose(1, 2).reshape(sum(row.q_lens), row.heads, -1)
+
+
+def by_head(row: Row, packed: torch.Tensor) -> torch.Tensor:
+    """Packed rows of a dense batch as `[batch, heads, length, dim]`, a view."""
+    return packed.unflatten(0, (len(row.q_lens), -1)).transpose(1, 2)
+
+
+def nested(row: Row, packed: torch.Tensor) -> torch.Tensor:
+    """Packed rows as a jagged nested tensor `[batch, heads, *, dim]`."""
+    offsets = torch.tensor([0, *row.q_lens], device=packed.device).cumsum(0)
+    jagged = torch.nested.nested_tensor_from_jagged(
+        packed, offsets, min_seqlen=min(row.q_lens), max_seqlen=max(row.q_lens)
+    )
+    return jagged.transpose(1, 2)
+
+
+PEERS: dict[str, Peer] = {"torch_cudnn": CudnnAttention(), "flex": FlexAttention()}

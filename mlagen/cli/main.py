@@ -5,17 +5,24 @@ Exit statuses: 0 done, 1 a check failed, 2 bad usage or spec, 3 environment, 130
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import errno
 import importlib
 import importlib.metadata
+import logging
 import os
 import sys
 import traceback
+from typing import TYPE_CHECKING
 
 import click
 
 from mlagen.errors import MlagenError
+from mlagen.settings import Settings
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 # Verb -> its line in `mlagen --help`. A verb's module is imported when it is used: help stays
 # quick, and `doctor` works where the imports of another verb would fail.
@@ -69,13 +76,12 @@ class LazyGroup(click.Group):
 )
 @click.option("--debug", is_flag=True, help="Show the trace of an error and the log of each step.")
 @click.version_option(importlib.metadata.version("mlagen"), prog_name="mlagen")
-@click.pass_context
-def cli(ctx: click.Context, *, debug: bool) -> None:
+def cli(*, debug: bool) -> None:
     """Generate CUDA kernels for multi-head latent attention from a YAML spec.
 
     Exit statuses: 0 done, 1 a check failed, 2 bad usage or spec, 3 environment.
     """
-    ctx.obj = {"debug": debug}
+    del debug  # read before the arguments are parsed, so that errors of parsing have it too
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -86,6 +92,11 @@ def main(arguments: list[str] | None = None) -> None:
 def run(arguments: list[str]) -> int:
     """Run the command line and return its exit status."""
     debug = "--debug" in arguments
+    with _logging(debug=debug):
+        return _run(arguments, debug=debug)
+
+
+def _run(arguments: list[str], *, debug: bool) -> int:
     try:
         result = cli.main(arguments, prog_name="mlagen", standalone_mode=False)
     except click.ClickException as error:
@@ -102,6 +113,26 @@ def run(arguments: list[str]) -> int:
     except OSError as error:
         return _environment_status(error, debug=debug)
     return result if isinstance(result, int) else 0
+
+
+@contextlib.contextmanager
+def _logging(*, debug: bool) -> Iterator[None]:
+    """Show the package's log on stderr meanwhile, as much of it as `MLAGEN_LOG` or --debug asks."""
+    try:
+        level = "debug" if debug else Settings.from_environment().log
+    except MlagenError:
+        level = "warning"  # a verb that needs settings says what is wrong with them
+    logger = logging.getLogger("mlagen")
+    handler = logging.StreamHandler()
+    handler.setFormatter(logging.Formatter("%(levelname)s: %(message)s"))
+    before = logger.level
+    logger.addHandler(handler)
+    logger.setLevel(level.upper())
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+        logger.setLevel(before)
 
 
 _INTERRUPTED = """

@@ -2,17 +2,11 @@
 
 from __future__ import annotations
 
-import logging
 from pathlib import Path
 
 import click
 
 from mlagen.arch import ARCHS
-
-
-def _set_debug(ctx: click.Context, _parameter: click.Parameter, value: bool) -> None:
-    if value or ctx.find_root().params.get("debug"):
-        logging.getLogger("mlagen").setLevel(logging.DEBUG)
 
 
 def _split_archs(
@@ -28,11 +22,11 @@ def _split_archs(
     return archs
 
 
+# Read by `main.run` before anything is parsed; here so that it may stand after the verb, too.
 debug_option = click.option(
     "--debug",
     is_flag=True,
     expose_value=False,
-    callback=_set_debug,
     help="Show the trace of an error and the log of each step.",
 )
 json_option = click.option(

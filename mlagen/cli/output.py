@@ -13,9 +13,10 @@ import sys
 from typing import TYPE_CHECKING, TextIO
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from rich.console import Console
+    from rich.progress import Progress, TaskID
 
 # What a pipe or a file gets: wide enough that no row of a table is folded.
 _FILE_COLUMNS = 240
@@ -74,15 +75,37 @@ def print_code(text: str, *, language: str) -> None:
     console.print(Syntax(text, language, background_color="default"))
 
 
-@contextlib.contextmanager
-def progress_bar(total: int, *, what: str) -> Iterator[Callable[[str], None]]:
-    """Show a bar on stderr while the body runs; call what it yields to count one and show a label.
+class Bar:
+    """A progress bar on stderr, or nothing where stderr is no terminal."""
 
-    Nothing is shown where stderr is no terminal.
-    """
-    console = _console(sys.stderr)
-    if not console.is_terminal or total == 0:
-        yield lambda _label: None
+    def __init__(self, bar: Progress | None, task: TaskID | None) -> None:
+        """Show nothing without a bar."""
+        self._bar = bar
+        self._task = task
+
+    def label(self, text: str) -> None:
+        """Show what is being done now."""
+        if self._bar is not None and self._task is not None:
+            self._bar.update(self._task, label=text)
+
+    def advance(self) -> None:
+        """Count one as done."""
+        if self._bar is not None and self._task is not None:
+            self._bar.advance(self._task)
+
+    def say(self, text: str) -> None:
+        """Print a line on stderr, above the bar if there is one."""
+        if self._bar is None:
+            note(text)
+        else:
+            self._bar.console.print(text, markup=False, highlight=False)
+
+
+@contextlib.contextmanager
+def progress_bar(total: int, *, what: str) -> Iterator[Bar]:
+    """Show a bar on stderr while the body runs, if stderr is a terminal."""
+    if not sys.stderr.isatty():
+        yield Bar(None, None)
         return
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
@@ -93,9 +116,8 @@ def progress_bar(total: int, *, what: str) -> Iterator[Callable[[str], None]]:
         TimeElapsedColumn(),
         TextColumn("{task.fields[label]}", markup=False),
     )
-    with Progress(*columns, console=console, transient=True) as bar:
-        task = bar.add_task(what, total=total, label="")
-        yield lambda label: bar.update(task, advance=1, label=label)
+    with Progress(*columns, console=_console(sys.stderr), transient=True) as bar:
+        yield Bar(bar, bar.add_task(what, total=total, label=""))
 
 
 def _console(file: TextIO) -> Console:

@@ -2,15 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+import difflib
 from dataclasses import dataclass
-from typing import Annotated, Any, NamedTuple, TypeVar  # Any: Pydantic's own schema types are dicts
+from typing import (  # Any: Pydantic's own schema types are dicts
+    TYPE_CHECKING,
+    Annotated,
+    Any,
+    NamedTuple,
+    TypeVar,
+)
 
 from pydantic import BaseModel, ConfigDict, GetCoreSchemaHandler, GetJsonSchemaHandler
 from pydantic import ValidationError as PydanticValidationError
 from pydantic_core import CoreSchema, InitErrorDetails, PydanticCustomError, core_schema
 
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
 Location = tuple[str | int, ...]
+
+# In the JSON Schema of a short form: the rest of a `$ref` into `$defs`, put there once all definitions exist.
+SAME_AS = "x-same-as"
 
 
 class SpecModel(BaseModel):
@@ -33,18 +45,25 @@ class Problem(NamedTuple):
         location: Path from the model that checks to the field at fault.
         message: What is wrong, with the value found.
         advice: What to do.
+        at_key: Whether the last step of the location is itself at fault, not its value.
     """
 
     location: Location
     message: str
     advice: str
+    at_key: bool = False
 
 
-def problem_error(message: str, advice: str) -> PydanticCustomError:
+def problem_error(message: str, advice: str, *, at_key: bool = False) -> PydanticCustomError:
     """The Pydantic error for one broken rule; `diagnostics` prints both texts."""
-    return PydanticCustomError(
-        "spec_rule", "{message}; {advice}", {"message": message, "advice": advice}
-    )
+    context = {"message": message, "advice": advice, "at_key": at_key}
+    return PydanticCustomError("spec_rule", "{message}; {advice}", context)
+
+
+def did_you_mean(word: object, words: Iterable[str]) -> str:
+    """`did you mean 'causal'? `, or nothing if no word is near."""
+    near = difflib.get_close_matches(str(word), list(words), n=1, cutoff=0.6)
+    return f"did you mean '{near[0]}'? " if near else ""
 
 
 def raise_problems(title: str, problems: Iterable[Problem]) -> None:
@@ -53,8 +72,12 @@ def raise_problems(title: str, problems: Iterable[Problem]) -> None:
     Pydantic takes a `ValidationError` raised inside a validator apart and keeps the locations.
     """
     details = [
-        InitErrorDetails(type=problem_error(message, advice), loc=location, input=None)
-        for location, message, advice in problems
+        InitErrorDetails(
+            type=problem_error(one.message, one.advice, at_key=one.at_key),
+            loc=one.location,
+            input=None,
+        )
+        for one in problems
     ]
     if details:
         raise PydanticValidationError.from_exception_data(title, details)
@@ -98,7 +121,9 @@ def _one_or_more(value: object) -> object:
         return value
     items = value if isinstance(value, list) else [value]
     if not items:
-        raise problem_error("an empty list expands to no kernel", "leave the field out or give it a value")
+        raise problem_error(
+            "an empty list expands to no kernel", "leave the field out or give it a value"
+        )
     return tuple(items)
 
 
@@ -131,7 +156,9 @@ class _OneOrMore:
         self, schema: CoreSchema, handler: GetJsonSchemaHandler
     ) -> dict[str, Any]:
         array = handler(schema)
-        return {"anyOf": [array["items"], {**array, "minItems": 1}]}
+        item = {**array["items"]}
+        described = {"description": item.pop("description")} if "description" in item else {}
+        return {**described, "anyOf": [item, {**array, "items": item, "minItems": 1}]}
 
 
 T = TypeVar("T")

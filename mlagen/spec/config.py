@@ -16,10 +16,18 @@ class FA4Config(SpecModel):
     """
 
     tile_m: int | None = Field(
-        None, ge=16, le=512, multiple_of=16, description="Query rows of a CTA, multiple of 16, 16 to 512 (BM)."
+        None,
+        ge=16,
+        le=512,
+        multiple_of=16,
+        description="Query rows of a CTA, multiple of 16, 16 to 512 (BM).",
     )
     tile_n: int | None = Field(
-        None, ge=16, le=256, multiple_of=16, description="Keys of a step, multiple of 16, 16 to 256 (BN)."
+        None,
+        ge=16,
+        le=256,
+        multiple_of=16,
+        description="Keys of a step, multiple of 16, 16 to 256 (BN).",
     )
     k_stages: int | None = Field(
         None, ge=1, le=16, description="Depth of the ring of K tiles, 1 to 16 (num_kv_stages)."
@@ -28,22 +36,29 @@ class FA4Config(SpecModel):
         None, ge=1, le=16, description="Depth of the ring of V tiles, 1 to 16 (num_kv_stages)."
     )
     kv_ring: Literal["separate", "shared"] | None = Field(
-        None, description="Whether K and V have rings of their own or alternate in one (separate_kv)."
+        None,
+        description="Whether K and V have rings of their own or alternate in one (separate_kv).",
     )
     qk_stages: int | None = Field(
-        None, ge=1, le=16, description="Parts in which a K tile is loaded and multiplied, 1 to 16 (num_qk_stages)."
+        None,
+        ge=1,
+        le=16,
+        description="Parts in which a K tile is loaded and multiplied, 1 to 16 (num_qk_stages).",
     )
     pv_stages: int | None = Field(
         None, ge=1, le=16, description="Parts in which P is handed to P V, 1 to 16 (num_pv_stages)."
     )
     swizzle_bytes: Literal[32, 64, 128] | None = Field(
-        None, description="Swizzle span of shared-memory tiles in bytes: 32, 64 or 128 (swizzle_mode)."
+        None,
+        description="Swizzle span of shared-memory tiles in bytes: 32, 64 or 128 (swizzle_mode).",
     )
     cta_group: Literal[1, 2] | None = Field(
-        None, description="CTAs that issue one tcgen05 MMA together: 1 or 2; sm_100a only (cta_group)."
+        None,
+        description="CTAs that issue one tcgen05 MMA together: 1 or 2; sm_100a only (cta_group).",
     )
     cluster_size: Literal[1, 2, 4, 8, 16] | None = Field(
-        None, description="CTAs of a cluster that share K and V loads by multicast; not in the origin."
+        None,
+        description="CTAs of a cluster that share K and V loads by multicast; not in the origin.",
     )
     single_output: bool | None = Field(
         None, description="One output accumulator for both key parities; sm_100a only (single-O)."
@@ -63,11 +78,11 @@ class FA4Config(SpecModel):
     )
     ping_pong: bool | None = Field(
         None,
-        description="Named barriers make the math warpgroups take turns at the tensor cores; sm_90a; not in the origin.",
+        description="Barriers make the math warpgroups take turns at the tensor cores; sm_90a, not in the origin.",
     )
     softmax_order: bool | None = Field(
         None,
-        description="Barriers make the softmax warpgroups take turns at the exp2 unit; sm_100a (forced softmax ordering).",
+        description="Barriers make softmax warpgroups take turns at the exp2 unit; sm_100a (forced softmax ordering).",
     )
     half_diagonal: bool | None = Field(
         None,

@@ -12,9 +12,10 @@ from pydantic import ValidationError
 from mlagen.spec.base import Location, Problem
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from mlagen.spec.model import KernelGroup, KernelSpec, SpecFile
+    from mlagen.spec.options import ArchName
 
 MAX_KERNELS = 10_000
 
@@ -130,6 +131,7 @@ def _locate(
             location,
             context.get("message", detail["msg"]),
             context.get("advice", "change one of the options"),
+            context.get("at_key", False),
         )
 
 
@@ -218,7 +220,7 @@ def _brief(value: object) -> str:
 
 
 def _collect(
-    kept: dict[tuple[str, int], list[_Candidate]],
+    kept: Mapping[tuple[ArchName, int], list[_Candidate]],
 ) -> tuple[tuple[KernelSpec, ...], list[Problem]]:
     """The kernels in order, each once, and a problem for each pair of groups that give the same one."""
     first: dict[KernelSpec, int] = {}
@@ -239,7 +241,11 @@ def _repeated(first: int, second: int, candidate: _Candidate) -> Problem:
     options = ", ".join(
         f"{name} {_brief(candidate.pattern_view[name])}" for name in candidate.choice
     )
-    where = f"kernels[{first}] and kernels[{second}]" if first != second else f"kernels[{first}] twice"
+    where = (
+        f"kernels[{first}] and kernels[{second}]" if first != second else f"kernels[{first}] twice"
+    )
     return Problem(
-        ("kernels", second), f"the same kernel arises from {where}: {options}", "exclude it in one of them"
+        ("kernels", second),
+        f"the same kernel arises from {where}: {options}",
+        "exclude it in one of them",
     )

@@ -43,7 +43,9 @@ def _names_are_free(params: dict[str, Parameter]) -> dict[str, Parameter]:
                 "use lower-case letters, digits and underscores, a letter first",
             )
             for name in params
-            if not (name.isidentifier() and name.isascii() and name == name.lower() and name[0] != "_")
+            if not (
+                name.isidentifier() and name.isascii() and name == name.lower() and name[0] != "_"
+            )
         ],
     )
     return dict(sorted(params.items()))

@@ -13,10 +13,14 @@ from mlagen.spec.base import OneOrMore, SpecModel
 class RopeScaling(SpecModel):
     """Scaling of rotary positions as far as it changes the softmax scale."""
 
-    type: Literal["yarn"] = Field(description="The method: yarn. Others leave the scale alone: omit the field.")
+    type: Literal["yarn"] = Field(
+        description="The method: yarn. Others leave the scale alone: omit the field."
+    )
     factor: float = Field(ge=1, description="Extension of the context length, 1 or more.")
     mscale_all_dim: float = Field(
-        0.0, ge=0, description="Coefficient of the logarithm of the factor, 0 or more; 0: no effect."
+        0.0,
+        ge=0,
+        description="Coefficient of the logarithm of the factor, 0 or more; 0: no effect.",
     )
 
     @property
@@ -29,13 +33,22 @@ class HeadGeometry(SpecModel):
     """Dimensions of one attention head."""
 
     qk_nope_head_dim: int = Field(
-        ge=16, le=1024, multiple_of=16, description="Columns of q and k without rotation, multiple of 16 (kv_depth)."
+        ge=16,
+        le=1024,
+        multiple_of=16,
+        description="Columns of q and k without rotation, multiple of 16 (kv_depth).",
     )
     qk_rope_head_dim: int = Field(
-        ge=0, le=1024, multiple_of=16, description="Columns of q and k with rotation, multiple of 16 or 0 (k_rope_depth)."
+        ge=0,
+        le=1024,
+        multiple_of=16,
+        description="Columns of q and k with rotation, multiple of 16 or 0 (k_rope_depth).",
     )
     v_head_dim: int = Field(
-        ge=16, le=1024, multiple_of=16, description="Columns of v and of the output, multiple of 16 (kv_depth)."
+        ge=16,
+        le=1024,
+        multiple_of=16,
+        description="Columns of v and of the output, multiple of 16 (kv_depth).",
     )
     kv_lora_rank: int = Field(
         ge=16,
@@ -77,4 +90,3 @@ class Geometry(HeadGeometry):
             kv_lora_rank=self.kv_lora_rank,
             rope_scaling=self.rope_scaling,
         )
-

@@ -22,7 +22,11 @@ PageSize = Annotated[
 def _page_size_problems(layout: str, page_size: int | None) -> list[Problem]:
     if layout == "paged" and page_size is None:
         return [
-            Problem(("page_size",), "missing, and the layout is paged", "add page_size: 64, or another size")
+            Problem(
+                ("page_size",),
+                "missing, and the layout is paged",
+                "add page_size: 64, or another size",
+            )
         ]
     if layout != "paged" and page_size is not None:
         return [
@@ -128,7 +132,9 @@ class KRope(SpecModel):
         if self.layout == "fused":
             if self.row_width is not None:
                 problems.append(
-                    Problem(("row_width",), "fused rope columns have no row of their own", "remove it")
+                    Problem(
+                        ("row_width",), "fused rope columns have no row of their own", "remove it"
+                    )
                 )
             if self.num_heads != 1:
                 problems.append(

@@ -10,7 +10,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from mlagen.spec.base import Problem, ShortForm, SpecModel, raise_problems
+from mlagen.spec.base import SAME_AS, Problem, ShortForm, SpecModel, raise_problems
 from mlagen.spec.expression_text import ExpressionText, Parameters
 
 
@@ -45,7 +45,9 @@ class Chunked(SpecModel):
     """A query sees the keys of its own chunk (the origin's `chunked`, with `causal` its `chunked_causal`)."""
 
     kind: Literal["chunked"] = "chunked"
-    size: int = Field(ge=1, description="Keys of a chunk, 1 or more; chunks start at multiples of it.")
+    size: int = Field(
+        ge=1, description="Keys of a chunk, 1 or more; chunks start at multiples of it."
+    )
     causal: bool = Field(True, description="Also hide the keys after the query's own.")
 
 
@@ -140,10 +142,10 @@ def _expand(value: object) -> object:
     return value
 
 
-def _combination_schema(kind: str) -> dict[str, object]:
+def _combination_schema(kind: str, model: str) -> dict[str, object]:
     return {
         "type": "object",
-        "properties": {kind: {"$ref": f"#/$defs/{'AllOf' if kind == 'all' else 'AnyOf'}/properties/of"}},
+        "properties": {kind: {SAME_AS: f"{model}/properties/of"}},
         "required": [kind],
         "additionalProperties": False,
     }
@@ -166,9 +168,19 @@ Mask = Annotated[
     ShortForm(
         _expand,
         (
-            {"enum": ["none", "causal", "padding", "prefix_lm", "document", "tree", "block_sparse"]},
-            _combination_schema("all"),
-            _combination_schema("any"),
+            {
+                "enum": [
+                    "none",
+                    "causal",
+                    "padding",
+                    "prefix_lm",
+                    "document",
+                    "tree",
+                    "block_sparse",
+                ]
+            },
+            _combination_schema("all", "AllOf"),
+            _combination_schema("any", "AnyOf"),
         ),
     ),
 ]

@@ -6,6 +6,7 @@ from functools import cached_property
 from typing import Annotated, Any, Literal, Self  # Any: JSON values, patterns of any shape
 
 from pydantic import (
+    AfterValidator,
     BeforeValidator,
     Field,
     ValidationInfo,
@@ -16,7 +17,14 @@ from pydantic import (
 
 from mlagen.spec import mask as masks
 from mlagen.spec import score_mod as score_mods
-from mlagen.spec.base import OneOrMore, SpecModel, problem_error, raise_problems
+from mlagen.spec.base import (
+    OneOrMore,
+    Problem,
+    SpecModel,
+    did_you_mean,
+    problem_error,
+    raise_problems,
+)
 from mlagen.spec.config import FA4Config
 from mlagen.spec.expand import Expansion, expand_file
 from mlagen.spec.geometry import Geometry, HeadGeometry, RopeScaling
@@ -150,9 +158,34 @@ def _option_names() -> list[str]:
     return [name for name in KernelSpec.model_fields if name != "geometry"]
 
 
+def _names_options(entry: dict[str, Any]) -> dict[str, Any]:
+    names = _option_names()
+    raise_problems(
+        "exclude",
+        [
+            Problem(
+                (name,),
+                "unknown option",
+                f"{did_you_mean(name, names)}Options: {', '.join(names)}",
+                at_key=True,
+            )
+            for name in entry
+            if name not in names
+        ],
+    )
+    if not entry:
+        raise problem_error(
+            "an empty entry would exclude everything", "name an option, or remove it"
+        )
+    return entry
+
+
 Exclusion = Annotated[
     dict[str, Any],
-    WithJsonSchema({"type": "object", "minProperties": 1, "propertyNames": {"enum": _option_names()}}),
+    AfterValidator(_names_options),
+    WithJsonSchema(
+        {"type": "object", "minProperties": 1, "propertyNames": {"enum": _option_names()}}
+    ),
 ]
 
 
@@ -194,13 +227,17 @@ class KernelGroup(SpecModel):
 class SpecFile(SpecModel):
     """A spec file: a model's geometry and groups of kernels. All its kernels are valid and different."""
 
-    spec: Annotated[Literal[1], BeforeValidator(_version_one)] = Field(description="Version of this format: 1.")
+    spec: Annotated[Literal[1], BeforeValidator(_version_one)] = Field(
+        description="Version of this format: 1."
+    )
     name: str = Field(
         pattern=r"^[a-z0-9][a-z0-9_.-]*$",
         max_length=100,
         description="Name of the spec: lower-case letters, digits, - _ and dots; it names the folder of its kernels.",
     )
-    geometry: Geometry = Field(description="Dimensions of an attention layer, named as in the model's config.json.")
+    geometry: Geometry = Field(
+        description="Dimensions of an attention layer, named as in the model's config.json."
+    )
     arch: OneOrMore[ArchName] = Field(description="Compile targets.")
     kernels: tuple[KernelGroup, ...] = Field(
         strict=False, min_length=1, description="Groups of kernels, one or more."

@@ -40,7 +40,9 @@ OutputDTypeOption = Annotated[
 ]
 QFormOption = Annotated[
     Literal["fused", "split"],
-    Field(description="fused: q [.., num_heads, qk_head_dim]; split: q_nope and q_pe are tensors of their own."),
+    Field(
+        description="fused: q [.., num_heads, qk_head_dim]; split: q_nope and q_pe are tensors of their own."
+    ),
 ]
 QLayoutOption = Annotated[
     Literal["ragged", "dense"],
@@ -52,11 +54,16 @@ QLayoutOption = Annotated[
 MaskOption = Annotated[Mask, Field(description="Which keys a query sees (the origin's MaskType).")]
 ScoreModOption = Annotated[
     ScoreMod,
-    Field(description="What happens to a scaled logit before the mask (the origin's ScoreModType)."),
+    Field(
+        description="What happens to a scaled logit before the mask (the origin's ScoreModType)."
+    ),
 ]
-KVOption = Annotated[KVOperand, Field(description="How k and v lie in memory (the origin's KVLUTType).")]
+KVOption = Annotated[
+    KVOperand, Field(description="How k and v lie in memory (the origin's KVLUTType).")
+]
 KRopeOption = Annotated[
-    KRopeOperand, Field(description="How the rope part of k lies in memory (the origin's KRopeType).")
+    KRopeOperand,
+    Field(description="How the rope part of k lies in memory (the origin's KRopeType)."),
 ]
 KVLengthCountsOption = Annotated[
     Literal["total", "prefix"],
@@ -67,11 +74,15 @@ KVLengthCountsOption = Annotated[
 ]
 SinkOption = Annotated[
     bool,
-    Field(description="One more logit a head in the denominator, fp32, natural-log units, not scaled (SinkType)."),
+    Field(
+        description="One more logit a head in the denominator, fp32, natural-log units, not scaled (SinkType)."
+    ),
 ]
 LSEOption = Annotated[
     bool,
-    Field(description="Also write the log-sum-exp of each row: fp32, natural log, without the sink, -inf if empty."),
+    Field(
+        description="Also write the log-sum-exp of each row: fp32, natural log, without the sink, -inf if empty."
+    ),
 ]
 MaxSeqlenOption = Annotated[
     int | Literal["dynamic"],
@@ -82,9 +93,15 @@ MaxSeqlenOption = Annotated[
     ),
 ]
 PartitionChoice = Annotated[
-    Partition, Field(description="Whether several CTAs share the keys of a tile (the origin's PartitionType).")
+    Partition,
+    Field(
+        description="Whether several CTAs share the keys of a tile (the origin's PartitionType)."
+    ),
 ]
-SchedulerChoice = Annotated[SchedulerOption, Field(description="Which CTA computes which tile, in which order.")]
+SchedulerChoice = Annotated[
+    SchedulerOption, Field(description="Which CTA computes which tile, in which order.")
+]
 ConfigOption = Annotated[
-    FA4Config, Field(description="Overrides of what is derived for the architecture (the origin's config).")
+    FA4Config,
+    Field(description="Overrides of what is derived for the architecture (the origin's config)."),
 ]

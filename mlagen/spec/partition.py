@@ -22,7 +22,8 @@ def count_or_word(word: str) -> tuple[BeforeValidator, WithJsonSchema]:
         if value == word or (isinstance(value, int) and not isinstance(value, bool) and value >= 1):
             return value
         raise problem_error(
-            f"expected {word} or a whole number, 1 or more; found {value!r}", f"write {word} or a number"
+            f"expected {word} or a whole number, 1 or more; found {value!r}",
+            f"write {word} or a number",
         )
 
     schema: dict[str, Any] = {"anyOf": [{"const": word}, {"type": "integer", "minimum": 1}]}

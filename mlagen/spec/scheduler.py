@@ -24,6 +24,4 @@ class Scheduler(SpecModel):
     )
 
 
-SchedulerOption = Annotated[
-    Scheduler, name_form("kind", ("transient", "persistent", "queued"))
-]
+SchedulerOption = Annotated[Scheduler, name_form("kind", ("transient", "persistent", "queued"))]

@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from mlagen.spec.base import ShortForm, SpecModel
+from mlagen.spec.base import SAME_AS, ShortForm, SpecModel
 from mlagen.spec.expression_text import ExpressionText, Parameters
 
 
@@ -53,7 +53,9 @@ class RelativeBias(SpecModel):
     """`score + relative_bias[row, h, q - k]` where the distance is inside the table (the origin's RelativeLogits)."""
 
     kind: Literal["relative_bias"] = "relative_bias"
-    extent: int = Field(ge=1, description="Distances q - k in the table, 0 to extent - 1; 1 or more.")
+    extent: int = Field(
+        ge=1, description="Distances q - k in the table, 0 to extent - 1; 1 or more."
+    )
 
 
 class Temperature(SpecModel):
@@ -103,20 +105,13 @@ def _expand(value: object) -> object:
 
 
 ScoreMod = Annotated[
-    Identity
-    | Softcap
-    | Alibi
-    | Bias
-    | RelativeBias
-    | Temperature
-    | ScoreExpression
-    | Chain,
+    Identity | Softcap | Alibi | Bias | RelativeBias | Temperature | ScoreExpression | Chain,
     Field(discriminator="kind"),
     ShortForm(
         _expand,
         (
             {"enum": ["identity", "alibi", "temperature"]},
-            {"$ref": "#/$defs/Chain/properties/of"},
+            {SAME_AS: "Chain/properties/of"},
         ),
     ),
 ]

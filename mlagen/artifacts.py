@@ -20,8 +20,6 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import pydantic
-
 from mlagen.build import BuiltKernel
 from mlagen.cache import write_atomically
 from mlagen.compile.nvrtc import KERNEL_OPTIONS, nvrtc_identity
@@ -184,7 +182,6 @@ def _records(folder: Path, text: str) -> list[dict[str, Any]]:
 
 def _open_kernel(folder: Path, record: dict[str, Any], begin: float) -> BuiltKernel:
     try:
-        name = str(record["name"])
         cubin = _read_file(folder, record["cubin"], record["cubin_sha256"])
         source = _read_file(folder, record["source"], record["source_sha256"])
         plan = _plan(folder, record)
@@ -221,7 +218,7 @@ def _plan(folder: Path, record: dict[str, Any]) -> KernelPlan:
     try:
         spec = KernelSpec.model_validate_json(json.dumps(record["spec"]))
         plan = plan_kernel(spec)
-    except (pydantic.ValidationError, MlagenError) as error:
+    except (ValueError, MlagenError) as error:  # Pydantic's error is a ValueError
         raise _foreign(folder, f"{name}: its spec has no kernel here: {error}") from error
     if spec.hash != record["spec_hash"] or interface(plan) != record["interface"]:
         raise _foreign(folder, f"{name}: its interface is not the one that this mlagen launches")

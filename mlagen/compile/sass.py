@@ -154,7 +154,7 @@ def parse_sass(text: str) -> Sass:
                 Instruction(
                     int(found["offset"], 16),
                     found["name"],
-                    f"{guard}{found['name']}{found['rest'].rstrip()}",
+                    " ".join(f"{guard}{found['name']}{found['rest']}".split()),
                     target["label"] if target else None,
                 )
             )

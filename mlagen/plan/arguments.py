@@ -26,7 +26,7 @@ def prefill_arguments(spec: KernelSpec) -> tuple[Argument, ...]:
         found.append(Argument("seqlen_q", "int", "queries of every sequence"))
     else:
         found.append(Argument("total_q", "int", "query rows of the tensor"))
-        found.append(Argument("cu_seqlens_q", "const int*", "[batch + 1] first query row of each sequence, and the end"))
+        found.append(Argument("cu_seqlens_q", "const int*", "[batch + 1] first query row of each, and the end"))
         if spec.max_seqlen == "dynamic":
             found.append(Argument("max_seqlen_q", "int", "queries of a sequence beyond this are left out"))
     if spec.kv.layout == "dense":
@@ -34,7 +34,7 @@ def prefill_arguments(spec: KernelSpec) -> tuple[Argument, ...]:
     else:
         found.append(Argument("total_k", "int", "key rows of the tensor"))
         if spec.kv.row_offsets:
-            found.append(Argument("cu_seqlens_k", "const int*", "[batch + 1] first key row of each sequence, and the end"))
+            found.append(Argument("cu_seqlens_k", "const int*", "[batch + 1] first key row of each, and the end"))
         elif spec.q_layout == "dense":
             message = "checked by the spec: shared row offsets need ragged queries"
             raise AssertionError(message)

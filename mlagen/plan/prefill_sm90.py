@@ -9,10 +9,11 @@ from mlagen.arch import ARCHS
 from mlagen.dtypes import DTYPES
 from mlagen.errors import PlanError
 from mlagen.plan.arguments import prefill_arguments
-from mlagen.plan.memory import barrier_region, lay_out
+from mlagen.plan.memory import RegionRequest, barrier_region, lay_out
 from mlagen.plan.name import kernel_name
 from mlagen.plan.plan import (
     SHARED_MEMORY_ALIGNMENT,
+    Addressing,
     Barrier,
     Cost,
     KernelPlan,
@@ -33,11 +34,11 @@ TILE_SLOTS = 2  # announced tiles: one that the math warpgroups work on, one ahe
 ELEMENT_BYTES = 2
 TILE_BYTES = 32  # sizeof(Tile) in the template
 
-# Three warpgroups enter with 168 registers a thread; 24 + 240 + 240 is what that pool gives back (ptx-isa: setmaxnreg).
-PRODUCER_REGISTERS = 24
-MATH_REGISTERS = 240
+# Three warpgroups enter with 168 registers a thread; 40 + 232 + 232 is what that pool gives back (ptx-isa: setmaxnreg).
+PRODUCER_REGISTERS = 40
+MATH_REGISTERS = 232
 # ptxas needs room below the cap for addresses and temporaries; measured on the rendered kernels with NVRTC 13.5.
-REGISTER_LIMIT = 232
+REGISTER_LIMIT = 224
 BASE_REGISTERS = 26
 SCORE_MOD_REGISTERS = {"identity": 0, "alibi": 4, "softcap": 4}
 
@@ -120,11 +121,13 @@ def shared_memory_map(spec: KernelSpec, configuration: Configuration) -> tuple[R
     n = configuration.tile_n
     element = spec.dtype
     operands = (
-        ("q", (MATH_WARPGROUPS, qk_panels, ROWS_PER_WARPGROUP, PANEL_COLUMNS), "rows of each warpgroup; then its output"),
+        ("q", (MATH_WARPGROUPS, qk_panels, ROWS_PER_WARPGROUP, PANEL_COLUMNS), "of each warpgroup; then its output"),
         ("k", (configuration.k_stages, qk_panels, n, PANEL_COLUMNS), "keys, nope panels before rope"),
         ("v", (configuration.v_stages, v_panels, n, PANEL_COLUMNS), "values"),
     )
-    regions = [(name, element, ELEMENT_BYTES, shape, comment) for name, shape, comment in operands]
+    regions: list[RegionRequest] = [
+        (name, element, ELEMENT_BYTES, shape, comment) for name, shape, comment in operands
+    ]
     regions += [barrier_region(barrier) for barrier in barriers(spec, configuration)]
     regions.append(("tile", "tile", TILE_BYTES, (TILE_SLOTS,), "announced tiles"))
     return lay_out(regions)
@@ -152,10 +155,10 @@ def barriers(spec: KernelSpec, configuration: Configuration) -> tuple[Barrier, .
 def tensor_maps(spec: KernelSpec, configuration: Configuration) -> tuple[TensorMapPlan, ...]:
     """The tensor maps, in the order of the kernel's parameters."""
     dtype = DTYPES[spec.dtype]
-    q_addressing = "batched" if spec.q_layout == "dense" else "clipped"
-    k_addressing = "batched" if spec.kv.layout == "dense" else "packed"
+    q_addressing: Addressing = "batched" if spec.q_layout == "dense" else "clipped"
+    k_addressing: Addressing = "batched" if spec.kv.layout == "dense" else "packed"
     # V rows past a sequence's end meet probabilities of 0, but 0 * NaN is NaN: TMA must not bring them.
-    v_addressing = "batched" if spec.kv.layout == "dense" and not spec.kv.seqlens else "clipped"
+    v_addressing: Addressing = "batched" if spec.kv.layout == "dense" and not spec.kv.seqlens else "clipped"
     rows, n = ROWS_PER_WARPGROUP, configuration.tile_n
     queries = ("q",) if spec.q_form == "fused" else ("q_nope", "q_pe")
     maps = [TensorMapPlan(name, name, q_addressing, rows, PANEL_COLUMNS, dtype) for name in queries]
@@ -165,8 +168,8 @@ def tensor_maps(spec: KernelSpec, configuration: Configuration) -> tuple[TensorM
         assert rope.page_size is not None
         maps.append(TensorMapPlan("k_rope", "k_rope", "paged", min(rope.page_size, n), PANEL_COLUMNS, dtype))
     elif rope.layout != "fused":
-        addressing = "batched" if rope.layout == "dense" else "packed"
-        maps.append(TensorMapPlan("k_rope", "k_rope", addressing, n, PANEL_COLUMNS, dtype))
+        rope_addressing: Addressing = "batched" if rope.layout == "dense" else "packed"
+        maps.append(TensorMapPlan("k_rope", "k_rope", rope_addressing, n, PANEL_COLUMNS, dtype))
     maps.append(TensorMapPlan("v", "v", v_addressing, n, PANEL_COLUMNS, dtype))
     maps.append(TensorMapPlan("out", "out", q_addressing, rows, PANEL_COLUMNS, dtype))
     return tuple(maps)
@@ -182,20 +185,14 @@ def choose_configuration(spec: KernelSpec) -> Configuration:
     asked = config.tile_n
     k_stages = config.k_stages or DEFAULT_STAGES
     v_stages = config.v_stages or DEFAULT_STAGES
-    fitting = [
-        choice for choice in (Configuration(n, k_stages, v_stages) for n in TILE_N_CHOICES) if not problems(spec, choice)
-    ]
+    fitting = fitting_configurations(spec, k_stages, v_stages)
     if asked is None and fitting:
         return fitting[0]
     wanted = Configuration(asked or TILE_N_CHOICES[-1], k_stages, v_stages)
     found = problems(spec, wanted)
     if not found:
         return wanted
-    default = [
-        choice
-        for choice in (Configuration(n, DEFAULT_STAGES, DEFAULT_STAGES) for n in TILE_N_CHOICES)
-        if not problems(spec, choice)
-    ]
+    default = fitting_configurations(spec, DEFAULT_STAGES, DEFAULT_STAGES)
     advice = (
         f"use tile_n {default[0].tile_n} with {default[0].k_stages} stages of K and {default[0].v_stages} of V "
         f"({kib(used_bytes(spec, default[0]))} KiB, about {estimate_registers(spec, default[0].tile_n)} registers)"
@@ -204,6 +201,12 @@ def choose_configuration(spec: KernelSpec) -> Configuration:
     )
     where = f"config.tile_n: {wanted.tile_n} does not fit {spec.arch}"
     raise PlanError("\n".join([where, *(f"  {line}" for line in found), f"  {advice}"]))
+
+
+def fitting_configurations(spec: KernelSpec, k_stages: int, v_stages: int) -> list[Configuration]:
+    """The configurations with these stages that fit, widest key tile first."""
+    choices = (Configuration(n, k_stages, v_stages) for n in TILE_N_CHOICES)
+    return [choice for choice in choices if not problems(spec, choice)]
 
 
 def problems(spec: KernelSpec, configuration: Configuration) -> list[str]:

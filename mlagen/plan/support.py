@@ -1,4 +1,4 @@
-"""What the kernel families implement; everything else a spec may say is refused here, with what is available instead."""
+"""What the kernel families implement; what else a spec may say is refused here, with what is available instead."""
 
 from __future__ import annotations
 
@@ -16,7 +16,22 @@ AVAILABLE_SCORE_MODS = ("identity", "softcap", "alibi")
 AVAILABLE_DTYPES = ("bfloat16", "float16")
 PAGE_SIZES = (8, 16, 32, 64, 128, 256)
 HEAD_DIMS = ((128, 64, 128), (64, 64, 128), (192, 64, 256), (256, 0, 256))  # nope, rope, v
-MAX_POSITION = 2**30 - 1  # positions and window widths add up inside 32 bits
+CHOSEN_BY_USER = ("tile_n", "k_stages", "v_stages", "rescale_threshold", "ping_pong", "half_diagonal")
+FIXED_CONFIG: dict[str, object] = {
+    "tile_m": 128,
+    "kv_ring": "separate",
+    "qk_stages": 1,
+    "pv_stages": 1,
+    "swizzle_bytes": 128,
+    "cta_group": 1,
+    "cluster_size": 1,
+    "exp2_emulation_share": 0,
+    "epilogue": "tma",
+    "producer_registers": 40,
+    "math_registers": 232,
+}
+# A position and a window width, or a sequence's rows, add up inside 32 bits.
+MAX_EXTENT = 2**30 - 1
 
 
 def refuse_unsupported(spec: KernelSpec) -> None:
@@ -36,6 +51,10 @@ def unsupported(spec: KernelSpec) -> Iterable[str]:
     yield from unsupported_operands(spec)
     if spec.mask.kind not in AVAILABLE_MASKS:
         yield f"mask: {spec.mask.kind}; available: {', '.join(AVAILABLE_MASKS)}"
+    for field in ("left", "right", "size"):
+        extent = getattr(spec.mask, field, None)
+        if extent is not None and extent > MAX_EXTENT:
+            yield f"mask.{field}: {extent}; available: up to {MAX_EXTENT} (offsets add up inside 32 bits)"
     kind = getattr(spec.score_mod, "kind", "a list of score mods")
     if kind not in AVAILABLE_SCORE_MODS:
         yield f"score_mod: {kind}; available: {', '.join(AVAILABLE_SCORE_MODS)}"
@@ -75,20 +94,11 @@ def unsupported_operands(spec: KernelSpec) -> Iterable[str]:
 
 def unsupported_config(spec: KernelSpec) -> Iterable[str]:
     """Reasons that lie in `config`."""
-    fixed: dict[str, Any] = {
-        "tile_m": 128,
-        "qk_stages": 1,
-        "pv_stages": 1,
-        "swizzle_bytes": 128,
-        "cta_group": 1,
-        "cluster_size": 1,
-        "exp2_emulation_share": 0,
-        "producer_registers": 24,
-        "math_registers": 240,
-    }
     for field, value in spec.config.model_dump(exclude_none=True).items():
-        if field in fixed and value != fixed[field]:
-            yield f"config.{field}: {value}; available: {fixed[field]}"
+        if field in CHOSEN_BY_USER or value == FIXED_CONFIG.get(field):
+            continue
+        available = FIXED_CONFIG.get(field)
+        yield f"config.{field}: {value}; " + ("no such choice here" if available is None else f"available: {available}")
 
 
 def mask_bounds(mask: Any) -> tuple[bool, bool]:  # Any: the union of spec.mask, read by `kind`

@@ -40,9 +40,8 @@ def prefill_constants(plan: KernelPlan) -> list[Constant]:
         Constant("int", "kProducerRegisters", str(roles["load"].registers), "a thread, after setmaxnreg"),
         Constant("int", "kMathRegisters", str(roles["math"].registers)),
         Constant(
-            "float", "kRescaleThreshold", _float(plan.rescale_threshold), "base-2 growth of a row's maximum that is let pass"
+            "float", "kRescaleThreshold", _float(plan.rescale_threshold), "base-2 growth of a maximum that is let pass"
         ),
-        Constant("int", "kNoLimit", "1 << 30", "beyond every key"),
     ]
     return found + _mask_constants(plan) + _score_mod_constants(plan) + _layout_constants(plan)
 
@@ -50,6 +49,8 @@ def prefill_constants(plan: KernelPlan) -> list[Constant]:
 def _mask_constants(plan: KernelPlan) -> list[Constant]:
     mask = plan.spec.mask
     found = []
+    if not plan.mask_bounds[1]:
+        found.append(Constant("int", "kNoLimit", "1 << 30", "beyond every key"))
     if mask.kind == "sliding_window":
         if mask.left is not None:
             found.append(Constant("int", "kWindowLeft", str(mask.left), "keys before the query's own"))
@@ -81,9 +82,9 @@ def _layout_constants(plan: KernelPlan) -> list[Constant]:
             Constant("int", "kPagesPerBlock", str(plan.tile_n // rows)),
         ]
     if spec.k_rope.num_heads > 1:
-        found.append(Constant("int", "kRopeHeads", str(spec.k_rope.num_heads), "of K, each shared by a group of heads"))
+        found.append(Constant("int", "kRopeHeads", str(spec.k_rope.num_heads), "each shared by a group of heads"))
     if spec.q_layout == "ragged" and spec.max_seqlen != "dynamic":
-        found.append(Constant("int", "kMaxSeqlenQ", str(spec.max_seqlen), "queries of a sequence beyond this are left out"))
+        found.append(Constant("int", "kMaxSeqlenQ", str(spec.max_seqlen), "further queries of a sequence are left out"))
     return found
 
 

@@ -12,12 +12,11 @@ from mlagen.package_files import shipped_folder
 @cache
 def environment() -> Environment:
     """The environment over the folder of templates."""
-    # Autoescape is for HTML; what is rendered is CUDA, and no text of a user reaches it.
-    return Environment(  # noqa: S701
+    return Environment(
         loader=FileSystemLoader(shipped_folder("templates")),
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
         keep_trailing_newline=True,
-        autoescape=False,
+        autoescape=False,  # noqa: S701  escapes are for HTML; this is CUDA, and no text of a user reaches it
     )

@@ -19,7 +19,7 @@ def header(plan: KernelPlan) -> str:
 def header_lines(plan: KernelPlan) -> list[str]:
     """Lines of the header, without comment marks."""
     spec, geometry = plan.spec, plan.spec.geometry
-    lines = [
+    return [
         plan.name,
         f"MLA {spec.op} for {spec.arch}: qk {geometry.qk_nope_head_dim}+{geometry.qk_rope_head_dim}, "
         f"v {geometry.v_head_dim}, {spec.dtype}",
@@ -41,10 +41,9 @@ def header_lines(plan: KernelPlan) -> list[str]:
         f"{kib(plan.cost.bytes_from_l2)} KiB of K and V from L2",
         "",
         "Schedule",
-        "  load warp:      tile -> K(n) -> Q -> { K(n-1), V(n) } -> V(first)",
-        "  math warpgroup: S = Q K(n)' -> softmax -> { S = Q K(n-1)', O += P V(n) -> softmax } -> O += P V(first) -> store",
+        "  load warp   tile -> K(n) -> Q -> { K(n-1), V(n) } -> V(first)",
+        "  math        S = Q K(n)' -> softmax -> { S = Q K(n-1)', O += P V(n) -> softmax } -> O += P V(first) -> store",
     ]
-    return lines
 
 
 def _role_lines(plan: KernelPlan) -> list[str]:

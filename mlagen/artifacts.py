@@ -20,11 +20,11 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mlagen.build import BuiltKernel
 from mlagen.cache import write_atomically
 from mlagen.compile.nvrtc import KERNEL_OPTIONS, nvrtc_identity
 from mlagen.compile.resources import Resources
 from mlagen.errors import CacheError, MlagenError
+from mlagen.kernel_compiler import BuiltKernel
 from mlagen.plan import plan_kernel
 from mlagen.spec.model import KernelSpec
 

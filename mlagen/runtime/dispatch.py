@@ -1,0 +1,312 @@
+"""Which loaded kernel a call means: every spec is held against the tensors and options, exactly one may remain."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from mlagen.errors import InputError, NoKernelError
+from mlagen.plan.name import kernel_name
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from mlagen.runtime.arguments import Call
+    from mlagen.spec.model import KernelSpec
+
+
+@dataclass(frozen=True, slots=True)
+class Mismatch:
+    """Why a kernel does not fit a call.
+
+    Attributes:
+        wanted: What the call is, as a word of the description.
+        has: What the kernel is or needs instead; completes "which ...".
+        option: The line of YAML that a fitting kernel would have; None if no option changes it.
+        missing: The tensor that the kernel needs and the call lacks.
+    """
+
+    wanted: str
+    has: str
+    option: str | None = None
+    missing: str | None = None
+
+
+def select(
+    specs: Sequence[KernelSpec],
+    call: Call,
+    *,
+    arch: str | None,
+    source: str,
+    cost: Callable[[KernelSpec], float],
+) -> KernelSpec:
+    """The kernel that computes this call.
+
+    Args:
+        specs: The candidates, in the order of their file.
+        call: Tensors and options.
+        arch: The device's architecture; None if any will do, as for the reference.
+        source: Where the specs come from, for messages.
+        cost: Of a spec, to choose between several configurations of one meaning.
+
+    Raises:
+        NoKernelError: None fits; names the nearest and what to add.
+        InputError: Several of different meaning fit, or the nearest lacks only a tensor.
+    """
+    judged = [(spec, list(mismatches(spec, call, arch))) for spec in specs]
+    fitting = [spec for spec, found in judged if not found]
+    if not fitting:
+        raise _no_kernel(judged, call, arch, source)
+    fitting = _prefer(fitting, lambda spec: spec.lse == _wants_lse(call))
+    fitting = _prefer_length(fitting, call.options.max_seqlen_q)
+    _refuse_ambiguity(fitting)
+    return min(fitting, key=cost) if len(fitting) > 1 else fitting[0]
+
+
+def _wants_lse(call: Call) -> bool:
+    return call.options.return_lse or "lse" in call.tensors
+
+
+def _prefer(specs: list[KernelSpec], good: Callable[[KernelSpec], bool]) -> list[KernelSpec]:
+    return [spec for spec in specs if good(spec)] or specs
+
+
+def _prefer_length(specs: list[KernelSpec], given: int | None) -> list[KernelSpec]:
+    """The tightest static length if the caller promised one, else a kernel that takes any length."""
+    static = [spec.max_seqlen for spec in specs if isinstance(spec.max_seqlen, int)]
+    if given is None or not static:
+        return _prefer(specs, lambda spec: spec.max_seqlen == "dynamic")
+    return _prefer(specs, lambda spec: spec.max_seqlen == min(static))
+
+
+def _refuse_ambiguity(specs: list[KernelSpec]) -> None:
+    for option in ("mask", "score_mod", "kv_length_counts", "output_dtype"):
+        choices = list(dict.fromkeys(describe(getattr(spec, option)) for spec in specs))
+        if len(choices) > 1:
+            how = "out= of that dtype" if option == "output_dtype" else f"{option}="
+            message = f"{option}: not given, and several loaded kernels fit: {', '.join(choices)}"
+            raise InputError(f"{message}\n  pass {how}, one of these")
+
+
+def describe(option: Any) -> str:
+    """An option of a spec as a user would write it: `causal`, or `{kind: softcap, cap: 30.0}`."""
+    if not hasattr(option, "model_dump"):
+        return str(option)
+    fields = option.model_dump(
+        mode="json", exclude_none=option.__class__.__name__ != "SlidingWindow"
+    )
+    if set(fields) == {"kind"}:
+        return str(fields["kind"])
+    return "{" + ", ".join(f"{name}: {_yaml(value)}" for name, value in fields.items()) + "}"
+
+
+def _yaml(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def mismatches(spec: KernelSpec, call: Call, arch: str | None) -> Iterator[Mismatch]:
+    """Everything in which a kernel differs from a call, as far as it decides between kernels."""
+    if arch is not None and spec.arch != arch:
+        yield Mismatch(arch, f"is for {spec.arch}", f"arch: {arch}")
+    yield from _queries(spec, call)
+    yield from _keys(spec, call)
+    yield from _rope(spec, call)
+    yield from _meaning(spec, call)
+
+
+def _dtype(tensor: Any) -> str:
+    return str(tensor.dtype).removeprefix("torch.")
+
+
+def _queries(spec: KernelSpec, call: Call) -> Iterator[Mismatch]:
+    tensors, geometry = call.tensors, spec.geometry
+    form = "split" if "q_nope" in tensors else "fused"
+    query = tensors["q_nope" if form == "split" else "q"]
+    if _dtype(query) != spec.dtype:
+        yield Mismatch(_dtype(query), f"has dtype {spec.dtype}", f"dtype: {_dtype(query)}")
+    if form != spec.q_form:
+        takes = "q_nope and q_pe" if spec.q_form == "split" else "one q"
+        yield Mismatch(f"q {form}", f"takes {takes}", f"q_form: {form}")
+    width = sum(int(tensors[name].shape[-1]) for name in ("q", "q_nope", "q_pe") if name in tensors)
+    dims = (width, int(tensors["v"].shape[-1]))
+    if dims != (geometry.qk_head_dim, geometry.v_head_dim):
+        has = f"has qk/v dims {geometry.qk_head_dim}/{geometry.v_head_dim}"
+        yield Mismatch(f"qk/v dims {dims[0]}/{dims[1]}", has)
+    layout = "ragged" if "cu_seqlens_q" in tensors else "dense"
+    if layout != spec.q_layout:
+        lacks = "cu_seqlens_q" if spec.q_layout == "ragged" else None
+        has = "needs cu_seqlens_q" if lacks else "takes no cu_seqlens_q"
+        yield Mismatch(f"q {layout}", has, f"q_layout: {layout}", lacks)
+
+
+def _keys(spec: KernelSpec, call: Call) -> Iterator[Mismatch]:
+    tensors = call.tensors
+    layout = "dense" if tensors["v"].ndim == 4 else "ragged"
+    offsets, counts = "cu_seqlens_k" in tensors, "cache_seqlens" in tensors
+    if layout != spec.kv.layout:
+        yield Mismatch(f"kv {layout}", f"has kv {spec.kv.layout}", f"kv: {layout}")
+    else:
+        takes_offsets = layout == "ragged" and spec.kv.row_offsets
+        if offsets != takes_offsets:
+            has = "needs cu_seqlens_k" if takes_offsets else "takes no cu_seqlens_k"
+            option = (
+                f"kv: {{layout: {layout}, row_offsets: {json.dumps(offsets)}}}"
+                if layout == "ragged"
+                else None
+            )
+            yield Mismatch(
+                "with cu_seqlens_k" if offsets else "without cu_seqlens_k",
+                has,
+                option,
+                "cu_seqlens_k" if takes_offsets else None,
+            )
+    takes_counts = spec.kv.seqlens or spec.kv_length_counts == "prefix"
+    if counts != takes_counts:
+        option = (
+            "kv: {layout: dense, seqlens: true}"
+            if layout == "dense"
+            else "kv_length_counts: prefix"
+        )
+        yield Mismatch(
+            "with cache_seqlens" if counts else "without cache_seqlens",
+            "needs cache_seqlens" if takes_counts else "takes no cache_seqlens",
+            option if counts else None,
+            "cache_seqlens" if takes_counts else None,
+        )
+
+
+def _rope(spec: KernelSpec, call: Call) -> Iterator[Mismatch]:
+    rope, tensor = spec.k_rope, call.tensors.get("k_rope")
+    if tensor is None:
+        if rope.layout != "fused":
+            yield Mismatch(
+                "rope columns in k", f"takes k_rope {rope.layout}", "k_rope: fused", "k_rope"
+            )
+        if "block_table" in call.tensors and rope.layout != "paged":
+            yield Mismatch("with block_table", "takes no block_table")
+        return
+    paged = "block_table" in call.tensors
+    if rope.layout == "paged" and not paged:
+        yield Mismatch("without block_table", "needs block_table", None, "block_table")
+    elif rope.layout != "paged" and paged:
+        page_size = int(tensor.shape[1]) if tensor.ndim > 1 else 0
+        option = f"k_rope: {{layout: paged, page_size: {page_size}}}"
+        yield Mismatch(f"k_rope paged, page_size {page_size}", f"has k_rope {rope.layout}", option)
+    elif rope.layout == "paged" and tensor.ndim > 2 and int(tensor.shape[1]) != rope.page_size:
+        page_size = int(tensor.shape[1])
+        option = f"k_rope: {{layout: paged, page_size: {page_size}}}"
+        yield Mismatch(f"page_size {page_size}", f"has page_size {rope.page_size}", option)
+    elif not paged and not _rope_fits(spec, call):
+        yield Mismatch(f"k_rope {list(tensor.shape)}", f"has k_rope {rope.layout}")
+    if rope.layout != "fused":
+        yield from _rope_rows(spec, call)
+
+
+def _rope_fits(spec: KernelSpec, call: Call) -> bool:
+    """Whether k_rope's leading dimensions can be those of this layout: `[T, (H,) D]` or `[batch, seqlen, (H,) D]`."""
+    tensor = call.tensors["k_rope"]
+    if spec.k_rope.layout == "fused":
+        return False
+    if spec.k_rope.layout == "dense":
+        if tensor.ndim == 3 and spec.kv.layout == "ragged" and "cu_seqlens_q" in call.tensors:
+            return int(tensor.shape[0]) == int(call.tensors["cu_seqlens_q"].shape[0]) - 1
+        return tensor.ndim in (3, 4)
+    return tensor.ndim == 2 or (tensor.ndim == 3 and int(tensor.shape[1]) == spec.k_rope.num_heads)
+
+
+def _rope_rows(spec: KernelSpec, call: Call) -> Iterator[Mismatch]:
+    rope, tensor = spec.k_rope, call.tensors["k_rope"]
+    outer = 1 if rope.layout == "ragged" else 2
+    width = int(tensor.shape[-1])
+    heads = int(tensor.shape[outer]) if tensor.ndim == outer + 2 else 1
+    if width != rope.row_width:
+        yield Mismatch(
+            f"k_rope rows of {width}",
+            f"has row_width {rope.row_width}",
+            f"k_rope: {{row_width: {width}}}",
+        )
+    if heads != rope.num_heads:
+        yield Mismatch(
+            f"{heads} rope heads",
+            f"has {rope.num_heads} rope heads",
+            f"k_rope: {{num_heads: {heads}}}",
+        )
+
+
+def _meaning(spec: KernelSpec, call: Call) -> Iterator[Mismatch]:
+    options, tensors = call.options, call.tensors
+    for name in ("mask", "score_mod", "kv_length_counts"):
+        asked, has = getattr(options, name), getattr(spec, name)
+        if asked is not None and asked != has:
+            yield Mismatch(
+                f"{name} {describe(asked)}",
+                f"has {name} {describe(has)}",
+                f"{name}: {describe(asked)}",
+            )
+    if ("sinks" in tensors) != spec.sink:
+        given = "sinks" in tensors
+        has = "needs sinks" if spec.sink else "takes no sinks"
+        yield Mismatch(
+            "with sinks" if given else "without sinks",
+            has,
+            f"sink: {json.dumps(given)}",
+            None if given else "sinks",
+        )
+    takes_slopes = any(mod.kind == "alibi" and mod.slopes == "tensor" for mod in spec.score_mods)
+    if ("alibi_slopes" in tensors) != takes_slopes:
+        yield Mismatch(
+            "without alibi_slopes" if takes_slopes else "with alibi_slopes",
+            "needs alibi_slopes" if takes_slopes else "takes no alibi_slopes",
+            "score_mod: alibi" if takes_slopes else "score_mod: {kind: alibi, slopes: tensor}",
+            "alibi_slopes" if takes_slopes else None,
+        )
+    if _wants_lse(call) and not spec.lse:
+        yield Mismatch("with LSE", "writes no LSE", "lse: true")
+    longest = options.max_seqlen_q
+    if isinstance(spec.max_seqlen, int) and longest is not None and longest > spec.max_seqlen:
+        yield Mismatch(
+            f"max_seqlen_q {longest}", f"has max_seqlen {spec.max_seqlen}", "max_seqlen: dynamic"
+        )
+    if "out" in tensors and _dtype(tensors["out"]) != spec.output_dtype:
+        asked = _dtype(tensors["out"])
+        yield Mismatch(f"out {asked}", f"writes {spec.output_dtype}", f"output_dtype: {asked}")
+
+
+def _no_kernel(
+    judged: list[tuple[KernelSpec, list[Mismatch]]], call: Call, arch: str | None, source: str
+) -> InputError | NoKernelError:
+    if not judged:
+        return NoKernelError(f"{source}: holds no kernel\n  add one under kernels")
+    nearest, found = min(judged, key=lambda pair: len(pair[1]))
+    if len(found) == 1 and found[0].missing is not None:
+        message = f"{found[0].missing}: missing; the only fitting kernel {found[0].has}"
+        return InputError(
+            f"{message}\n  pass {found[0].missing}=, or add to a group of {source}: {found[0].option}"
+        )
+    wanted = ", ".join(mismatch.wanted for mismatch in found)
+    lines = [
+        f"nothing loaded for {nearest.op} on {arch or 'the reference'} with: {wanted}",
+        f"  nearest: {kernel_name(nearest)}, which "
+        + " and ".join(mismatch.has for mismatch in found),
+    ]
+    options = [mismatch.option for mismatch in found if mismatch.option is not None]
+    if options:
+        lines.append(
+            f"  add to a group of kernels in {source}: {'; '.join(options)}; then: mlagen build {source}"
+        )
+    else:
+        lines.append("  check the shapes of the tensors against the geometry of the spec")
+    return NoKernelError("\n".join(lines))
+
+
+def normalised(call: Call) -> Call:
+    """The call without rope tensors of width 0, and with `q_nope` renamed to `q` where there is no rope part."""
+    tensors, written = dict(call.tensors), dict(call.written)
+    for name in ("q_pe", "k_rope"):
+        if name in tensors and getattr(tensors[name], "shape", (1,))[-1:] == (0,):
+            del tensors[name], written[name]
+    if "q_nope" in tensors and not {"q_pe", "q"} & tensors.keys():
+        tensors["q"], written["q"] = tensors.pop("q_nope"), written.pop("q_nope")
+    return dataclasses.replace(call, tensors=tensors, written=written)

@@ -1,0 +1,406 @@
+"""Checks of the tensors of a call against the kernel chosen for it. Reads shapes, strides, dtypes, devices: no values."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from mlagen.errors import DeviceError, DTypeError, InputError, ShapeError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from mlagen.runtime.arguments import Call
+    from mlagen.spec.model import KernelSpec
+
+# TMA: base addresses and strides are multiples of 16 bytes (CUDA driver API, cuTensorMapEncodeTiled).
+ALIGNMENT_BYTES = 16
+LARGEST_INT = 2**31 - 1
+LARGEST_STRIDE_BYTES = 2**40 - 1
+
+_INTEGERS = ("cu_seqlens_q", "cu_seqlens_k", "cache_seqlens", "block_table")
+_PER_HEAD = ("sinks", "alibi_slopes")
+_OUTPUTS = ("out", "lse")
+
+
+@dataclass(frozen=True, slots=True)
+class Extents:
+    """The sizes of a call.
+
+    Attributes:
+        batch: Sequences.
+        num_heads: Query heads.
+        rows_q: Query rows of the whole tensor.
+        seqlen_q: Queries of each sequence in a dense batch; 0 in a ragged one.
+        rows_k: Key rows of the whole tensor.
+        seqlen_k: Key rows of each sequence of dense keys; 0 for ragged ones.
+    """
+
+    batch: int
+    num_heads: int
+    rows_q: int
+    seqlen_q: int
+    rows_k: int
+    seqlen_k: int
+
+
+def check_presence(call: Call) -> None:
+    """Raise InputError if a tensor that every call needs is missing, or two forms of one are mixed."""
+    tensors = call.tensors
+    if "q" in tensors and ("q_nope" in tensors or "q_pe" in tensors):
+        raise InputError("q: given together with q_nope or q_pe\n  pass q, or q_nope and q_pe")
+    if "q" not in tensors and "q_nope" not in tensors:
+        raise InputError("q: missing\n  pass q [.., num_heads, qk_head_dim], or q_nope and q_pe")
+    for name in ("k", "v"):
+        if name not in tensors:
+            raise InputError(f"{name}: missing\n  pass {name} [.., num_heads, head_dim]")
+    if "block_table" in tensors and "k_rope" not in tensors:
+        raise InputError("k_rope: missing, and block_table is given\n  pass the cache as k_rope=")
+    for name, tensor in tensors.items():
+        if not hasattr(tensor, "shape") or not hasattr(tensor, "dtype"):
+            message = f"{call.written[name]}: expected a tensor, got {type(tensor).__name__}"
+            raise InputError(f"{message}\n  pass a torch tensor")
+    for name in ("q", "q_nope", "q_pe", "k", "k_rope", "v"):
+        if name in tensors and tensors[name].ndim < 2:
+            message = (
+                f"{call.written[name]}: expected 2 to 4 dimensions, got {list(tensors[name].shape)}"
+            )
+            raise ShapeError(f"{message}\n  shapes are listed in the documentation of Kernels.run")
+
+
+def check_tensors(spec: KernelSpec, call: Call) -> Extents:
+    """Hold every tensor against the spec.
+
+    Returns:
+        The sizes of the call.
+
+    Raises:
+        ShapeError, DTypeError, DeviceError, InputError: Each names the tensor, what was expected and what came.
+    """
+    checker = _Checker(spec, call)
+    checker.check_devices()
+    checker.check_dtypes()
+    extents = checker.check_shapes()
+    checker.check_outputs(extents)
+    checker.check_lengths(extents)
+    return extents
+
+
+class _Checker:
+    """The checks of one call; errors carry the caller's own names."""
+
+    def __init__(self, spec: KernelSpec, call: Call) -> None:
+        """Hold what every check needs."""
+        self._spec = spec
+        self._call = call
+        self._tensors: Mapping[str, Any] = call.tensors
+
+    def _name(self, name: str) -> str:
+        return self._call.written.get(name, name)
+
+    def check_devices(self) -> None:
+        """All tensors on the device of the queries."""
+        first = "q" if "q" in self._tensors else "q_nope"
+        device = getattr(self._tensors[first], "device", None)
+        for name, tensor in self._tensors.items():
+            if getattr(tensor, "device", None) != device:
+                message = f"{self._name(name)}: on {tensor.device}, but {self._name(first)} is on {device}"
+                raise DeviceError(
+                    f"{message}\n  move it with {self._name(name)}.to({str(device)!r})"
+                )
+
+    def check_dtypes(self) -> None:
+        """The dtype of each tensor."""
+        for name, tensor in self._tensors.items():
+            if name in _INTEGERS:
+                expected = "int32"
+            elif name in _PER_HEAD or name == "lse":
+                expected = "float32"
+            else:
+                expected = str(self._spec.output_dtype if name == "out" else self._spec.dtype)
+            got = str(tensor.dtype).removeprefix("torch.")
+            if got != expected:
+                message = f"{self._name(name)}: expected {expected}, got {got} {list(tensor.shape)}"
+                raise DTypeError(
+                    f"{message}\n  convert it with {self._name(name)}.to(torch.{expected})"
+                )
+
+    def _expect(self, name: str, *dims: tuple[str, int] | int) -> None:
+        """Raise unless the tensor has this shape; a named size appears in the message with its name."""
+        sizes = [dim if isinstance(dim, int) else dim[1] for dim in dims]
+        shape = [int(size) for size in self._tensors[name].shape]
+        if shape == sizes:
+            return
+        text = ", ".join(str(dim) if isinstance(dim, int) else f"{dim[0]}={dim[1]}" for dim in dims)
+        message = f"{self._name(name)}: expected [{text}], got {shape}"
+        raise ShapeError(f"{message}\n  {self._shape_advice(name)}")
+
+    def _shape_advice(self, name: str) -> str:
+        if name == "lse":
+            return "mlagen's layout is [total_q, num_heads], without the padding of other libraries"
+        if name in ("out", *_PER_HEAD):
+            return (
+                f"leave {name}= out to have it allocated"
+                if name == "out"
+                else "pass one value for each head"
+            )
+        return "sizes with a name come from the other tensors: one of them may be the wrong one"
+
+    def _axis(self, name: str, axis: int, ndim: int, form: str) -> int:
+        """One size of a tensor that must have `ndim` dimensions."""
+        tensor = self._tensors[name]
+        if tensor.ndim != ndim:
+            message = (
+                f"{self._name(name)}: expected {form}, got {[int(size) for size in tensor.shape]}"
+            )
+            raise ShapeError(
+                f"{message}\n  {'pass cu_seqlens_q for a ragged batch' if ndim == 4 else 'reshape it'}"
+            )
+        return int(tensor.shape[axis])
+
+    def check_shapes(self) -> Extents:
+        """The shape of each input, and that they agree."""
+        spec, geometry = self._spec, self._spec.geometry
+        query = "q" if "q" in self._tensors else "q_nope"
+        if spec.q_layout == "dense":
+            form = "[batch, seqlen_q, num_heads, head_dim]"
+            batch, seqlen_q = (self._axis(query, axis, 4, form) for axis in (0, 1))
+            rows_q = batch * seqlen_q
+            leading: tuple[tuple[str, int], ...] = (("batch", batch), ("seqlen_q", seqlen_q))
+        else:
+            rows_q, seqlen_q = self._axis(query, 0, 3, "[total_q, num_heads, head_dim]"), 0
+            batch = self._offsets("cu_seqlens_q")
+            leading = (("total_q", rows_q),)
+        num_heads = int(self._tensors[query].shape[-2])
+        heads = ("num_heads", num_heads)
+        widths = {
+            "q": geometry.qk_head_dim,
+            "q_nope": geometry.qk_nope_head_dim,
+            "q_pe": geometry.qk_rope_head_dim,
+        }
+        for name in ("q",) if query == "q" else ("q_nope", "q_pe"):
+            self._expect_present(name)
+            self._expect(name, *leading, heads, widths[name])
+        rows_k, seqlen_k = self._check_keys(batch, heads)
+        extents = Extents(batch, num_heads, rows_q, seqlen_q, rows_k, seqlen_k)
+        self._check_rope(extents)
+        self._check_vectors(extents)
+        self._check_sizes(extents)
+        return extents
+
+    def _expect_present(self, name: str) -> None:
+        if name not in self._tensors:
+            raise InputError(f"{name}: missing\n  pass it, or one fused q")
+
+    def _offsets(self, name: str) -> int:
+        """The batch size that `cu_seqlens` of shape [batch + 1] means."""
+        length = self._axis(name, 0, 1, "[batch + 1]")
+        if length == 0:
+            message = f"{self._name(name)}: expected [batch + 1], got [0]"
+            raise ShapeError(f"{message}\n  an empty batch has offsets [0]")
+        return length - 1
+
+    def _check_keys(self, batch: int, heads: tuple[str, int]) -> tuple[int, int]:
+        spec = self._spec
+        if spec.kv.layout == "dense":
+            seqlen_k = self._axis("v", 1, 4, "[batch, seqlen_k, num_heads, v_head_dim]")
+            leading: tuple[tuple[str, int], ...] = (("batch", batch), ("seqlen_k", seqlen_k))
+            rows = batch * seqlen_k
+        else:
+            rows, seqlen_k = self._axis("v", 0, 3, "[total_k, num_heads, v_head_dim]"), 0
+            leading = (("total_k", rows),)
+            if spec.kv.row_offsets:
+                self._expect("cu_seqlens_k", ("batch + 1", batch + 1))
+        fused = spec.k_rope.layout == "fused"
+        width = spec.geometry.qk_head_dim if fused else spec.geometry.qk_nope_head_dim
+        self._expect("v", *leading, heads, spec.geometry.v_head_dim)
+        self._expect("k", *leading, heads, width)
+        return rows, seqlen_k
+
+    def _check_rope(self, extents: Extents) -> None:
+        rope = self._spec.k_rope
+        if rope.layout == "fused":
+            return
+        assert rope.row_width is not None
+        tensor = self._tensors["k_rope"]
+        if extents.num_heads % rope.num_heads:
+            message = f"q: {extents.num_heads} heads are no multiple of the {rope.num_heads} rope heads of the kernel"
+            raise ShapeError(
+                f"{message}\n  pass a multiple, or add a kernel with another k_rope.num_heads"
+            )
+        if rope.layout == "ragged":
+            leading: tuple[tuple[str, int] | int, ...] = (("total_k", extents.rows_k),)
+        elif rope.layout == "dense":
+            seqlen = extents.seqlen_k if self._spec.kv.layout == "dense" else int(tensor.shape[1])
+            leading = (("batch", extents.batch), ("seqlen_k", seqlen))
+        else:
+            assert rope.page_size is not None
+            leading = (("pages", int(tensor.shape[0])), ("page_size", rope.page_size))
+            self._check_block_table(extents, pages=int(tensor.shape[0]))
+        has_heads = tensor.ndim == len(leading) + 2
+        inner = (("rope heads", rope.num_heads),) if has_heads or rope.num_heads > 1 else ()
+        self._expect("k_rope", *leading, *inner, ("row_width", rope.row_width))
+
+    def _check_block_table(self, extents: Extents, *, pages: int) -> None:
+        width = self._axis("block_table", 1, 2, "[batch, max_pages]")
+        name, page_size = self._name("block_table"), self._spec.k_rope.page_size
+        assert page_size is not None
+        longest = extents.seqlen_k
+        if (
+            self._spec.kv.layout == "dense"
+            and not self._spec.kv.seqlens
+            and width * page_size < longest
+        ):
+            needed = -(-longest // page_size)
+            message = f"{name}: expected int32 [batch={extents.batch}, >= {needed}], got {list(self._tensors['block_table'].shape)}"
+            raise ShapeError(
+                f"{message}\n  {needed} pages of {page_size} keys hold seqlen_k={longest}"
+            )
+        given = self._call.options.max_seqlen_k
+        if given is not None and width * page_size < given:
+            needed = -(-given // page_size)
+            message = f"{name}: expected [batch={extents.batch}, >= {needed}], got {list(self._tensors['block_table'].shape)}"
+            raise ShapeError(
+                f"{message}\n  {needed} pages of {page_size} keys hold max_seqlen_k={given}"
+            )
+        self._expect("block_table", ("batch", extents.batch), ("max_pages", width))
+        if pages == 0 and width > 0 and extents.rows_k > 0:
+            message = f"{self._name('k_rope')}: has 0 pages, but {extents.rows_k} keys need some"
+            raise ShapeError(f"{message}\n  pass the cache that block_table refers to")
+
+    def _check_vectors(self, extents: Extents) -> None:
+        if "cache_seqlens" in self._tensors:
+            self._expect("cache_seqlens", ("batch", extents.batch))
+        for name in _PER_HEAD:
+            if name in self._tensors:
+                self._expect(name, ("num_heads", extents.num_heads))
+
+    def _check_sizes(self, extents: Extents) -> None:
+        """What the kernel counts in 32 bits."""
+        for what, size in (
+            ("total_q", extents.rows_q),
+            ("total_k", extents.rows_k),
+            ("heads", extents.num_heads),
+        ):
+            if size > LARGEST_INT:
+                message = f"q, k: {size} is more than {LARGEST_INT} for {what}"
+                raise ShapeError(f"{message}\n  split the batch")
+
+    def check_outputs(self, extents: Extents) -> None:
+        """Shapes of `out` and `lse`."""
+        leading: tuple[tuple[str, int], ...] = (("total_q", extents.rows_q),)
+        if self._spec.q_layout == "dense":
+            leading = (("batch", extents.batch), ("seqlen_q", extents.seqlen_q))
+        heads = ("num_heads", extents.num_heads)
+        if "out" in self._tensors:
+            self._expect("out", *leading, heads, self._spec.geometry.v_head_dim)
+        if "lse" in self._tensors:
+            self._expect("lse", *leading, heads)
+
+    def check_lengths(self, extents: Extents) -> None:
+        """That `max_seqlen` given on the host can be true of these tensors."""
+        options, spec = self._call.options, self._spec
+        known = (
+            (
+                "max_seqlen_q",
+                options.max_seqlen_q,
+                extents.seqlen_q,
+                extents.rows_q,
+                spec.q_layout == "dense",
+            ),
+            (
+                "max_seqlen_k",
+                options.max_seqlen_k,
+                extents.seqlen_k,
+                extents.rows_k,
+                spec.kv.layout == "dense",
+            ),
+        )
+        for name, given, length, rows, dense in known:
+            if given is None:
+                continue
+            if dense and not (name == "max_seqlen_k" and spec.kv.seqlens) and given < length:
+                message = f"{name}: {given} is less than the {length} rows of every sequence"
+                raise InputError(
+                    f"{message}\n  leave it out: dense batches take their length from the tensor"
+                )
+            if not dense and given * extents.batch < rows:
+                message = (
+                    f"{name}: {extents.batch} sequences of at most {given} cannot fill {rows} rows"
+                )
+                raise InputError(f"{message}\n  pass the longest length, or leave it out")
+
+
+def check_strides(call: Call) -> None:
+    """Raise ShapeError unless TMA can address what the kernel reads and writes, and vectors are contiguous."""
+    for canonical, tensor in call.tensors.items():
+        name = call.written[canonical]
+        if canonical in ("cu_seqlens_q", "cu_seqlens_k", "cache_seqlens", *_PER_HEAD):
+            _check_contiguous(name, tensor)
+        elif canonical == "block_table":
+            _check_last_dimension(name, tensor)
+        else:
+            if canonical in _OUTPUTS:
+                _check_distinct(name, tensor)
+            if canonical != "lse":
+                _check_tma(name, tensor)
+
+
+def _check_contiguous(name: str, tensor: Any) -> None:
+    if tensor.numel() > 1 and tensor.stride(0) != 1:
+        message = f"{name}: expected contiguous elements, got stride {tensor.stride(0)}"
+        raise ShapeError(f"{message}\n  copy it with {name}.contiguous()")
+
+
+def _check_last_dimension(name: str, tensor: Any) -> None:
+    if tensor.shape[-1] > 1 and tensor.stride(-1) != 1:
+        message = f"{name}: expected a contiguous last dimension, got strides {tensor.stride()}"
+        raise ShapeError(f"{message}\n  copy it with {name}.contiguous()")
+
+
+def _check_distinct(name: str, tensor: Any) -> None:
+    steps = sorted(
+        (step, size) for size, step in zip(tensor.shape, tensor.stride(), strict=True) if size > 1
+    )
+    reach = 0
+    for step, size in steps:
+        if step <= reach:
+            message = f"{name}: an output whose elements overlap, strides {tensor.stride()}"
+            raise ShapeError(f"{message}\n  pass a tensor of its own")
+        reach += step * (size - 1)
+
+
+def _check_tma(name: str, tensor: Any) -> None:
+    _check_last_dimension(name, tensor)
+    if tensor.numel() == 0:
+        return
+    item = tensor.element_size()
+    for size, stride in zip(tensor.shape[:-1], tensor.stride()[:-1], strict=True):
+        step = stride * item
+        if size > 1 and (step % ALIGNMENT_BYTES or not 0 < step <= LARGEST_STRIDE_BYTES):
+            message = (
+                f"{name}: expected strides that are multiples of {ALIGNMENT_BYTES} bytes, "
+                f"got {tensor.stride()} elements of {item} bytes"
+            )
+            raise ShapeError(f"{message}\n  copy it with {name}.contiguous()")
+
+
+def check_alignment(name: str, pointer: int) -> None:
+    """Raise unless TMA can start at this address."""
+    if pointer % ALIGNMENT_BYTES:
+        message = f"{name}: its data starts at {pointer:#x}, no multiple of {ALIGNMENT_BYTES} bytes"
+        raise ShapeError(f"{message}\n  copy it with {name}.clone()")
+
+
+def check_even_rows(name: str, tensor: Any) -> None:
+    """Raise unless the rows of `[batch, seqlen, ...]` are evenly spaced, so that batch and rows are one dimension."""
+    if min(tensor.shape[:2]) < 2:
+        return
+    batch_stride, row_stride = tensor.stride()[:2]
+    expected = int(tensor.shape[1]) * row_stride
+    if batch_stride != expected:
+        message = (
+            f"{name}: expected a batch stride of {expected} elements, {tensor.shape[1]} rows of {row_stride}, "
+            f"got {batch_stride}"
+        )
+        raise ShapeError(f"{message}\n  copy it with {name}.contiguous()")

@@ -1,0 +1,312 @@
+"""`load(...)` and `Kernels.run(...)`: the kernels of a spec as one callable object."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from numbers import Integral
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from mlagen.errors import DeviceError, InputError, MlagenError
+from mlagen.plan import plan_kernel
+from mlagen.runtime import driver as driver_module
+from mlagen.runtime.arguments import parse_call
+from mlagen.runtime.binaries import Binaries, JitPolicy
+from mlagen.runtime.device import devices_of
+from mlagen.runtime.device_values import check_device_values
+from mlagen.runtime.dispatch import normalised, select
+from mlagen.runtime.inputs import check_presence, check_strides, check_tensors
+from mlagen.runtime.launch import Recipe
+from mlagen.settings import Settings
+from mlagen.spec.model import KernelSpec, SpecFile
+from mlagen.verify.arrays import round_to
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from mlagen.cache import KernelCache
+    from mlagen.runtime.arguments import Call
+    from mlagen.runtime.device import Device
+
+BackendName = Literal["cuda", "reference", "auto"]
+SpecSource = str | Path | Mapping[str, Any] | SpecFile | KernelSpec | Sequence[KernelSpec]
+
+# Signatures of calls whose checks are remembered; a serving loop has one for each total length it meets.
+KNOWN_CALLS = 1024
+_PLAIN = frozenset({str, bool, int, float, type(None)})
+
+logger = logging.getLogger(__name__)
+
+
+def load(
+    spec: SpecSource,
+    *,
+    kernels: str | Path | None = None,
+    jit: JitPolicy = "auto",
+    cache: KernelCache | None = None,
+    backend: BackendName = "cuda",
+) -> Kernels:
+    """The kernels of a spec, ready to run. Touches no GPU and compiles nothing: that is left to `run` or `warmup`.
+
+    Args:
+        spec: Path of a spec file, its contents as a dict, a `SpecFile`, one or several `KernelSpec`, or a folder that
+            `mlagen build --out` wrote.
+        kernels: Such a folder, to take the machine code from; by default the one that MLAGEN_KERNELS names. What it lacks
+            comes from the cache.
+        jit: `auto` compiles a kernel that is nowhere to be found when it is first needed, never while a CUDA graph is
+            captured; `never` raises NoKernelError instead.
+        cache: Where compiled kernels are kept; by default the folder that the settings name.
+        backend: `cuda`; `reference`, float64 on NumPy arrays and torch tensors of any device; `auto`, the reference for
+            what lies on the CPU, with a notice in the log.
+
+    Raises:
+        SpecError: The spec is not valid.
+        CacheError: The folder of kernels cannot be used.
+    """
+    if jit not in ("auto", "never"):
+        raise InputError(f"jit: {jit!r} is neither auto nor never\n  pass one of them")
+    if backend not in ("cuda", "reference", "auto"):
+        raise InputError(
+            f"backend: {backend!r} is none of cuda, reference, auto\n  pass one of them"
+        )
+    settings = Settings.from_environment()
+    folder = kernels if kernels is not None else settings.kernels
+    if isinstance(spec, str | Path) and Path(spec).is_dir():
+        folder, source = spec, str(spec)
+        specs = None
+    else:
+        specs, source = _specs_of(spec)
+    built = []
+    if folder is not None:
+        from mlagen.artifacts import open_kernels
+
+        built = open_kernels(Path(folder))
+    if specs is None:
+        specs = tuple(kernel.plan.spec for kernel in built)
+    binaries = Binaries(built=built, cache=cache, jit=jit, source=source)
+    return Kernels(specs, binaries=binaries, backend=backend, source=source)
+
+
+def _specs_of(spec: SpecSource) -> tuple[tuple[KernelSpec, ...], str]:
+    """The kernels of a spec in any form, and a name for messages."""
+    from mlagen.spec.yaml import load_spec_file, spec_from_dict
+
+    if isinstance(spec, KernelSpec):
+        return (spec,), "the spec"
+    if isinstance(spec, SpecFile):
+        return spec.expand(), spec.name
+    if isinstance(spec, str | Path):
+        return load_spec_file(Path(spec)).expand(), str(spec)
+    if isinstance(spec, Mapping):
+        return spec_from_dict(dict(spec)).expand(), "the spec"
+    if isinstance(spec, list | tuple) and all(isinstance(item, KernelSpec) for item in spec):
+        return tuple(spec), "the spec"
+    message = f"spec: expected a path, dict, SpecFile or KernelSpec, got {type(spec).__name__}"
+    raise InputError(f"{message}\n  pass the path of a spec file")
+
+
+class Kernels:
+    """The kernels of a loaded spec. Safe to share between threads, streams and devices.
+
+    Attributes:
+        specs: What was loaded, in the order of the file.
+    """
+
+    def __init__(
+        self, specs: Sequence[KernelSpec], *, binaries: Binaries, backend: BackendName, source: str
+    ) -> None:
+        """See `load`."""
+        self.specs = tuple(specs)
+        self._binaries = binaries
+        self._backend = backend
+        self._source = source
+        self._recipes: dict[tuple[Any, ...], Recipe] = {}
+        self._noticed = False
+        # torch, imported by the first call that has tensors of it
+        self._tensor_type: Any = None
+        self._grad_enabled: Callable[[], bool] = bool
+
+    def run(self, tensors: Mapping[str, Any] | None = None, /, **arguments: Any) -> Any:
+        """Compute attention on the current stream of the tensors' device.
+
+        Nothing on the device is read back and nothing waits; outputs are all that is allocated. Values on the device that
+        are wrong give wrong rows, never an access outside the tensors. Capturable in a CUDA graph, which keeps the
+        addresses of this call's tensors. Rows of the output that no sequence covers are left as they are.
+
+        Args:
+            tensors: Arguments by name; the same as keywords.
+            **arguments: Tensors, with aliases in parentheses:
+                q `[total_q, H, qk]`, or `[batch, seqlen_q, H, qk]` in a dense batch; or q_nope and q_pe;
+                k (k_nope) `[total_k, H, qk or qk_nope]` or `[batch, seqlen_k, H, ..]`; v like k;
+                k_rope (kpe) `[total_k, rope]`, cache rows `[batch, seqlen_k, width]` or `[pages, page_size, width]`, also
+                with a dimension of rope heads before the last;
+                block_table (page_table) int32 `[batch, max_pages]`;
+                cu_seqlens_q, cu_seqlens_k (qo_indptr, kv_indptr) int32 `[batch + 1]`; cache_seqlens (seq_lens) int32 `[batch]`;
+                sinks, alibi_slopes float32 `[H]`; out, lse: written instead of new tensors.
+                Options: mask, score_mod as in a spec, or causal, window_size, attention_chunk, softcap (logits_soft_cap) as
+                in FlashAttention; kv_length_counts; return_lse (return_softmax_lse); softmax_scale (sm_scale);
+                max_seqlen_q, max_seqlen_k ints; validate: also check lengths and page ids on the device, which synchronises.
+
+        Returns:
+            `out` `[total_q, H, v]`, or `(out, lse)` with `return_lse=True`: lse float32 `[total_q, H]`, natural log, without the
+            sink, -inf for a row that sees no key.
+
+        Raises:
+            InputError: An argument is wrong; names it, what was expected and what came.
+            NoKernelError: No loaded kernel computes this.
+            DriverError: CUDA refused.
+        """
+        if tensors is not None:
+            arguments = _merged(tensors, arguments)
+        key = self._signature(arguments)
+        recipe = None if key is None else self._recipes.get(key)
+        if recipe is not None:
+            return recipe.run(arguments)
+        return self._run_first(key, arguments)
+
+    def warmup(self, device: int | None = None) -> None:
+        """Fetch the machine code of every kernel, compiling what is missing, and load it where that is possible.
+
+        Call it before capturing a graph and before serving.
+
+        Args:
+            device: CUDA ordinal to load on the kernels of its architecture; None to fetch only, which needs no GPU.
+        """
+        if device is None:
+            self._binaries.get_all(self.specs)
+            return
+        target = devices_of(driver_module.system_driver()).get(device)
+        specs = [spec for spec in self.specs if spec.arch == target.arch.name]
+        for plan, cubin in self._binaries.get_all(specs):
+            target.function(plan, cubin)
+
+    def _signature(self, arguments: Mapping[str, Any]) -> tuple[Any, ...] | None:
+        """Everything that decides how a call is launched, except addresses; None if the call must be checked in full."""
+        tensor_type = self._tensor_type
+        if tensor_type is None:
+            return None
+        parts: list[Any] = []
+        for name, value in arguments.items():
+            if isinstance(value, tensor_type):
+                needs_gradient = value.requires_grad and self._grad_enabled()
+                parts += (
+                    name,
+                    value.shape,
+                    value.stride(),
+                    value.dtype,
+                    value.device,
+                    needs_gradient,
+                )
+            elif type(value) in _PLAIN:
+                parts += (name, value)
+            elif isinstance(value, Integral):
+                parts += (name, int(value))
+            elif isinstance(value, Mapping | list | tuple):
+                parts += (name, repr(value))
+            else:
+                return None
+        return tuple(parts)
+
+    def _run_first(self, key: tuple[Any, ...] | None, arguments: Mapping[str, Any]) -> Any:
+        """A call whose signature is new."""
+        call = normalised(parse_call(arguments))
+        check_presence(call)
+        ordinal = self._cuda_ordinal(call)
+        if ordinal is None:
+            return self._run_reference(call)
+        if self._tensor_type is None:
+            import torch
+
+            self._grad_enabled = torch.is_grad_enabled
+            self._tensor_type = torch.Tensor
+        _refuse_gradients(call, enabled=self._grad_enabled())
+        recipe = self._prepare(devices_of(driver_module.system_driver()).get(ordinal), call)
+        key = key or self._signature(arguments)
+        if key is not None and not call.options.validate:
+            if len(self._recipes) >= KNOWN_CALLS:
+                self._recipes.clear()
+            self._recipes[key] = recipe
+        return recipe.run(arguments)
+
+    def _prepare(self, device: Device, call: Call) -> Recipe:
+        """Choose, check, load."""
+        spec = select(self.specs, call, arch=device.arch.name, source=self._source, cost=_cost)
+        extents = check_tensors(spec, call)
+        check_strides(call)
+        if call.options.validate:
+            check_device_values(spec, call, extents)
+        with device.current():
+            capturing = device.driver.is_capturing(device.driver.current_stream(device.ordinal))
+        plan, cubin = self._binaries.get(spec, capturing=capturing)
+        function = device.function(plan, cubin)
+        return Recipe(device=device, plan=plan, function=function, call=call, extents=extents)
+
+    def _cuda_ordinal(self, call: Call) -> int | None:
+        """The CUDA ordinal of the tensors; None if the reference is to compute them."""
+        name = "q" if "q" in call.tensors else "q_nope"
+        query, written = call.tensors[name], call.written[name]
+        on_host = not hasattr(query, "data_ptr") or query.device.type == "cpu"
+        if self._backend == "reference":
+            return None
+        if self._backend == "auto" and on_host:
+            if not self._noticed:
+                self._noticed = True
+                logger.warning(
+                    "%s lies on the CPU: computing with the float64 reference, not a kernel",
+                    written,
+                )
+            return None
+        if not hasattr(query, "data_ptr"):
+            message = (
+                f"{written}: a {type(query).__name__}, and the kernels run on CUDA tensors of torch"
+            )
+            raise DeviceError(f"{message}\n  pass torch tensors, or load with backend='reference'")
+        ordinal = driver_module.system_driver().ordinal_of(query.device)
+        if ordinal is None:
+            message = f"{written}: on {query.device}, and the kernels run on CUDA devices"
+            raise DeviceError(
+                f"{message}\n  move the tensors with .cuda(), or load with backend='reference'"
+            )
+        return ordinal
+
+    def _run_reference(self, call: Call) -> Any:
+        """Compute with float64, and round once."""
+        from mlagen.verify.reference import reference
+
+        spec = select(self.specs, call, arch=None, source=self._source, cost=_cost)
+        extents = check_tensors(spec, call)
+        # The reference reads these values anyway.
+        check_device_values(spec, call, extents)
+        exact_out, exact_lse = reference(
+            spec, call.tensors, softmax_scale=call.options.softmax_scale
+        )
+        out = round_to(exact_out, str(spec.output_dtype), call.tensors.get("out"))
+        lse = round_to(exact_lse, "float32", call.tensors.get("lse"))
+        return (out, lse) if call.options.return_lse else out
+
+
+def _cost(spec: KernelSpec) -> float:
+    """Estimated cycles of one score, by which one of several configurations of equal meaning is chosen."""
+    try:
+        plan = plan_kernel(spec)
+    except MlagenError:
+        return float("inf")
+    return max(plan.cost.tensor_cycles, plan.cost.exp2_cycles) / (plan.tile_m * plan.tile_n)
+
+
+def _merged(tensors: Mapping[str, Any], arguments: dict[str, Any]) -> dict[str, Any]:
+    twice = sorted(tensors.keys() & arguments.keys())
+    if twice:
+        raise InputError(
+            f"{twice[0]}: given twice, in the mapping and as a keyword\n  pass it once"
+        )
+    return {**tensors, **arguments}
+
+
+def _refuse_gradients(call: Call, *, enabled: bool) -> None:
+    for name, tensor in call.tensors.items():
+        if enabled and getattr(tensor, "requires_grad", False):
+            written = call.written[name]
+            message = f"{written}: requires grad, and there is no backward pass"
+            raise InputError(f"{message}\n  pass {written}.detach(), or call under torch.no_grad()")

@@ -1,0 +1,152 @@
+"""Tensor maps: from a plan and a tensor's geometry to the 128 bytes that the kernel receives.
+
+Every map is a function of a pointer and of values that rarely change, so a launch keeps `BoundMap`s and asks only by pointer.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections import OrderedDict
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from mlagen.launch_record import TensorMapSpec
+
+if TYPE_CHECKING:
+    from mlagen.plan.plan import TensorMapPlan
+    from mlagen.runtime.driver import Driver
+
+# A `clipped` map's row coordinate counts back from here, so that rows at or past a sequence's end are out of bounds.
+CLIPPED_ROWS = 2**30
+# The two further dimensions only carry offsets; 2^31 - 1 is the most that a 32-bit signed coordinate reaches.
+CLIPPED_OFFSETS = 2**31 - 1
+# CLIPPED_ROWS steps of this stride are 2^64, which is no step at all.
+CLIPPED_WRAP_BYTES = 2**34
+CACHED_MAPS = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class TensorGeometry:
+    """What a tensor map needs to know of a tensor besides its address.
+
+    Attributes:
+        shape: Elements per dimension, outermost first.
+        strides: Steps in elements; the last is 1.
+        columns: Columns that the map spans: the last ones of a row. A cache row of 576 gives its 64 rope columns.
+        outer: Dimensions before the heads: 1 of `[T, H, D]`, 2 of `[batch, seqlen, H, D]` and of pages.
+    """
+
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    columns: int
+    outer: int
+
+
+def tensor_map_spec(plan: TensorMapPlan, geometry: TensorGeometry, address: int) -> TensorMapSpec:
+    """The encoder's arguments for one tensor.
+
+    A tensor without a head dimension gets one of size 1. Dimensions of size 0 become 1, as the encoder demands; the kernel
+    issues no copy there. Strides of dimensions of size 1 mean nothing and are replaced by ones that the encoder accepts.
+
+    Args:
+        plan: Order of dimensions and box.
+        geometry: The tensor.
+        address: Of its first element, 16-byte aligned.
+
+    Returns:
+        Dimensions innermost first, as `TensorMapPlan.addressing` defines them.
+    """
+    item = plan.dtype.size_bytes
+    outer, heads = _split_dimensions(geometry, item)
+    dims = tuple(size for size, _ in reversed(outer))
+    strides = tuple(stride for _, stride in reversed(outer))
+    if plan.addressing in ("packed", "clipped") and len(outer) == 2:
+        # Rows of all sequences as one dimension: inputs.py has checked that they are evenly spaced.
+        strides = strides[:1] if dims[0] > 1 else strides[1:]
+        dims = (dims[0] * dims[1],)
+    if plan.addressing == "clipped":
+        row = strides[0]
+        dims = (CLIPPED_ROWS, CLIPPED_OFFSETS, CLIPPED_OFFSETS)
+        strides = (row, CLIPPED_WRAP_BYTES - row, row)
+    first_column = (geometry.shape[-1] - geometry.columns) * item
+    return TensorMapSpec(
+        address=address + first_column,
+        element_type=plan.dtype.name,
+        dims=(geometry.columns, heads[0], *dims),
+        strides_bytes=(heads[1], *strides),
+        box=(plan.box_columns, 1, plan.box_rows, *(1 for _ in dims[1:])),
+    )
+
+
+def _split_dimensions(
+    geometry: TensorGeometry, item: int
+) -> tuple[list[tuple[int, int]], tuple[int, int]]:
+    """`(size, stride in bytes)` of the dimensions outside the heads, outermost first, and of the heads."""
+    any_stride = (
+        -(-geometry.shape[-1] * item // 16) * 16
+    )  # one that the encoder accepts, where none is ever taken
+    empty = 0 in geometry.shape
+    sized = [
+        (max(size, 1), any_stride if empty or size <= 1 else stride * item)
+        for size, stride in zip(geometry.shape[:-1], geometry.strides[:-1], strict=True)
+    ]
+    heads = sized[geometry.outer] if len(sized) > geometry.outer else (1, any_stride)
+    return sized[: geometry.outer], heads
+
+
+class TensorMapCache:
+    """Encoded maps by (pointer, shape, strides, plan), least recently used out first.
+
+    Not thread safe: its owner holds a lock.
+    """
+
+    def __init__(self, driver: Driver, capacity: int = CACHED_MAPS) -> None:
+        """Start empty."""
+        self._driver = driver
+        self._capacity = capacity
+        # A geometry's number stands for it in the key: hashing nested tuples costs more than the rest of a look-up.
+        self._geometries: dict[tuple[TensorMapPlan, TensorGeometry], int] = {}
+        self._numbers = itertools.count()
+        self._encoded: OrderedDict[tuple[int, int], bytes] = OrderedDict()
+
+    def bind(self, plan: TensorMapPlan, geometry: TensorGeometry) -> BoundMap:
+        """The map of one tensor geometry, for any pointer."""
+        if len(self._geometries) > self._capacity:
+            self._geometries.clear()  # numbers are never given twice: bound maps of before stay right
+        number = self._geometries.get((plan, geometry))
+        if number is None:
+            number = self._geometries[plan, geometry] = next(self._numbers)
+        return BoundMap(self, number, tensor_map_spec(plan, geometry, 0))
+
+    def encoded(self, pointer: int, number: int, spec: TensorMapSpec) -> bytes:
+        """The map's 128 bytes; `spec.address` is the offset that the pointer gets."""
+        key = (pointer, number)
+        found = self._encoded.get(key)
+        if found is not None:
+            self._encoded.move_to_end(key)
+            return found
+        moved = dataclasses.replace(spec, address=pointer + spec.address)
+        made = self._encoded[key] = self._driver.encode_tensor_map(moved)
+        if len(self._encoded) > self._capacity:
+            self._encoded.popitem(last=False)
+        return made
+
+
+@dataclass(frozen=True, slots=True)
+class BoundMap:
+    """A tensor map that lacks only its pointer.
+
+    Attributes:
+        cache: Where encoded maps are kept.
+        number: Stands for plan, shape and strides in the cache's key.
+        spec: The encoder's arguments for a tensor at address 0.
+    """
+
+    cache: TensorMapCache
+    number: int
+    spec: TensorMapSpec
+
+    def at(self, pointer: int) -> bytes:
+        """The 128 bytes for a tensor at this address."""
+        return self.cache.encoded(pointer, self.number, self.spec)

@@ -1,0 +1,278 @@
+"""Attention in float64, written from the definition of the options and of nothing else.
+
+    score[q, k]  = mods(softmax_scale * Q[q] . K[k])          natural-log units, mods in the order of the spec
+    weight[q, k] = exp(score[q, k])  where the mask lets q see k, else 0
+    out[q]       = sum_k weight[q, k] V[k] / (sum_k weight[q, k] + exp(sink))
+    lse[q]       = log sum_k weight[q, k]                      without the sink
+
+Query i of a sequence with n queries and m keys stands at position i + m - n: the last query sees the last key (bottom-right).
+A row that sees no key has output 0 and LSE -inf. Key rows and cache slots that belong to no sequence are never touched.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from mlagen.errors import UnsupportedError
+from mlagen.verify.arrays import Array, Backend, backend_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from mlagen.spec.mask import Mask
+    from mlagen.spec.model import KernelSpec
+    from mlagen.spec.score_mod import ScoreMod
+
+# Scores held at once: 2^26 float64 are 512 MiB, and as much again for each temporary.
+BLOCK_SCORES = 2**26
+
+
+def reference(
+    spec: KernelSpec, tensors: Mapping[str, Array], *, softmax_scale: float | None = None
+) -> tuple[Array, Array]:
+    """The exact output and LSE of one call.
+
+    Args:
+        spec: What to compute; architecture, dtype and config do not matter.
+        tensors: NumPy arrays or torch tensors of any float dtype under the canonical names of `run`. Lengths and page
+            ids are read on the host, which synchronises.
+        softmax_scale: Overrides the geometry's own scale.
+
+    Returns:
+        `out` `[total_q, H, v_head_dim]` or `[batch, seqlen_q, H, v_head_dim]` and `lse` without the last dimension, float64.
+        Rows of `out` that belong to no sequence are 0, their LSE is -inf.
+    """
+    queries = _queries(spec, tensors)
+    ops = backend_of(queries)
+    scale = spec.geometry.softmax_scale if softmax_scale is None else softmax_scale
+    flat_q = queries.reshape(-1, *queries.shape[-2:])
+    rows, num_heads = int(flat_q.shape[0]), int(flat_q.shape[1])
+    out = ops.zeros((rows, num_heads, int(tensors["v"].shape[-1])))
+    lse = ops.full((rows, num_heads), float("-inf"))
+    for sequence in _sequences(spec, tensors, ops):
+        keys, values = _keys_and_values(spec, tensors, sequence, num_heads, ops)
+        scorer = _Scorer(spec, tensors, sequence, scale, ops)
+        for first_head, last_head, first, last in _blocks(sequence, num_heads):
+            heads = slice(first_head, last_head)
+            here = slice(sequence.first_query + first, sequence.first_query + last)
+            block_q = ops.permute(ops.float64(flat_q[here, heads]), (1, 0, 2))
+            scores, visible = scorer.scores(block_q, keys[heads], heads, first, last)
+            block_out, block_lse = _softmax(
+                scores, visible, values[heads], scorer.sinks(heads), ops
+            )
+            out[here, heads] = ops.permute(block_out, (1, 0, 2))
+            lse[here, heads] = ops.permute(block_lse, (1, 0))
+    leading = tuple(queries.shape[:-1])
+    return out.reshape(*leading, out.shape[-1]), lse.reshape(leading)
+
+
+@dataclass(frozen=True, slots=True)
+class _Sequence:
+    """Where one sequence lies: rows of the flattened query and key tensors."""
+
+    index: int
+    first_query: int
+    num_queries: int
+    first_key: int
+    num_keys: int
+
+
+def _queries(spec: KernelSpec, tensors: Mapping[str, Array]) -> Array:
+    if spec.q_form == "fused":
+        return tensors["q"]
+    nope, rope = tensors["q_nope"], tensors.get("q_pe")
+    return nope if rope is None else backend_of(nope).concatenate([nope, rope], axis=-1)
+
+
+def _sequences(spec: KernelSpec, tensors: Mapping[str, Array], ops: Backend) -> Iterator[_Sequence]:
+    """Read the lengths of a batch."""
+    queries = tensors["q"] if "q" in tensors else tensors["q_nope"]
+    values = tensors["v"]
+    if spec.q_layout == "dense":
+        batch, length = int(queries.shape[0]), int(queries.shape[1])
+        query_offsets = [index * length for index in range(batch + 1)]
+    else:
+        query_offsets = ops.integers(tensors["cu_seqlens_q"])
+        batch = len(query_offsets) - 1
+    if spec.kv.layout == "dense":
+        key_offsets = [index * int(values.shape[1]) for index in range(batch + 1)]
+    else:
+        key_offsets = (
+            ops.integers(tensors["cu_seqlens_k"]) if spec.kv.row_offsets else query_offsets
+        )
+    counted = ops.integers(tensors["cache_seqlens"]) if "cache_seqlens" in tensors else None
+    for index in range(batch):
+        num_queries = query_offsets[index + 1] - query_offsets[index]
+        num_keys = key_offsets[index + 1] - key_offsets[index]
+        if counted is not None:
+            num_keys = counted[index] + (num_queries if spec.kv_length_counts == "prefix" else 0)
+        yield _Sequence(index, query_offsets[index], num_queries, key_offsets[index], num_keys)
+
+
+def _blocks(sequence: _Sequence, num_heads: int) -> Iterator[tuple[int, int, int, int]]:
+    """`(first head, end, first query, end)` of blocks whose scores fit in BLOCK_SCORES."""
+    keys = max(sequence.num_keys, 1)
+    rows = max(1, min(sequence.num_queries, BLOCK_SCORES // keys))
+    heads = max(1, min(num_heads, BLOCK_SCORES // (keys * rows)))
+    for first_head in range(0, num_heads, heads):
+        for first in range(0, sequence.num_queries, rows):
+            last = min(first + rows, sequence.num_queries)
+            yield first_head, min(first_head + heads, num_heads), first, last
+
+
+def _keys_and_values(
+    spec: KernelSpec,
+    tensors: Mapping[str, Array],
+    sequence: _Sequence,
+    num_heads: int,
+    ops: Backend,
+) -> tuple[Array, Array]:
+    """`[H, num_keys, qk]` and `[H, num_keys, v]` of one sequence, in float64."""
+    here = slice(sequence.first_key, sequence.first_key + sequence.num_keys)
+    keys, values = (
+        tensors[name].reshape(-1, *tensors[name].shape[-2:])[here] for name in ("k", "v")
+    )
+    keys, values = ops.float64(keys), ops.float64(values)
+    if spec.geometry.qk_rope_head_dim and spec.k_rope.layout != "fused":
+        rope = ops.float64(
+            _rope_rows(spec, tensors, sequence, ops)[..., -spec.geometry.qk_rope_head_dim :]
+        )
+        if len(rope.shape) == 2:
+            rope = rope[:, None, :]
+        group = num_heads // int(rope.shape[1])
+        rope = rope[:, ops.arange(0, num_heads) // group, :]
+        keys = ops.concatenate([keys, rope], axis=-1)
+    return ops.permute(keys, (1, 0, 2)), ops.permute(values, (1, 0, 2))
+
+
+def _rope_rows(
+    spec: KernelSpec, tensors: Mapping[str, Array], sequence: _Sequence, ops: Backend
+) -> Array:
+    """Rope rows of one sequence's keys, whole cache rows where they are such: `[num_keys, width]` or with heads."""
+    rope, keys = tensors["k_rope"], sequence.num_keys
+    if spec.k_rope.layout == "ragged":
+        return rope[sequence.first_key : sequence.first_key + keys]
+    if spec.k_rope.layout == "dense":
+        return rope[sequence.index, :keys]
+    page_size = int(rope.shape[1])
+    used = -(-keys // page_size)
+    pages = rope[tensors["block_table"][sequence.index, :used]]
+    return pages.reshape(used * page_size, *rope.shape[2:])[:keys]
+
+
+class _Scorer:
+    """Scores and visibility of blocks of one sequence."""
+
+    def __init__(
+        self,
+        spec: KernelSpec,
+        tensors: Mapping[str, Array],
+        sequence: _Sequence,
+        scale: float,
+        ops: Backend,
+    ) -> None:
+        """Keep what blocks share."""
+        self._spec = spec
+        self._tensors = tensors
+        self._sequence = sequence
+        self._scale = scale
+        self._ops = ops
+        self._key_positions = ops.arange(0, sequence.num_keys)[None, :]
+
+    def scores(
+        self, queries: Array, keys: Array, heads: slice, first: int, last: int
+    ) -> tuple[Array, Array]:
+        """`[h, q, k]` scores in natural-log units after the mods, and `[q, k]` visibility."""
+        shift = self._sequence.num_keys - self._sequence.num_queries
+        positions = self._ops.arange(first + shift, last + shift)[:, None]
+        scores = (queries @ self._ops.permute(keys, (0, 2, 1))) * self._scale
+        for mod in self._spec.score_mods:
+            scores = self._modify(mod, scores, positions, heads)
+        return scores, visibility(self._spec.mask, positions, self._key_positions)
+
+    def sinks(self, heads: slice) -> Array | None:
+        """`[h, 1, 1]` sink logits."""
+        if not self._spec.sink:
+            return None
+        return self._ops.float64(self._tensors["sinks"])[heads, None, None]
+
+    def _modify(self, mod: ScoreMod, scores: Array, positions: Array, heads: slice) -> Array:
+        ops = self._ops
+        if mod.kind == "softcap":
+            return mod.cap * ops.tanh(scores / mod.cap)
+        if mod.kind == "alibi":
+            distance = ops.float64(ops.absolute(positions - self._key_positions))
+            return scores - self._slopes(mod, heads) * distance
+        message = (
+            f"score_mod: the reference does not know {mod.kind!r}\n  use identity, softcap or alibi"
+        )
+        raise UnsupportedError(message)
+
+    def _slopes(self, mod: Any, heads: slice) -> Array:
+        if mod.slopes == "tensor":
+            return self._ops.float64(self._tensors["alibi_slopes"])[heads, None, None]
+        queries = self._tensors["q"] if "q" in self._tensors else self._tensors["q_nope"]
+        slopes = self._ops.zeros((int(queries.shape[-2]), 1, 1))
+        for head, slope in enumerate(alibi_slopes(int(queries.shape[-2]))):
+            slopes[head] = slope
+        return slopes[heads]
+
+
+def _softmax(
+    scores: Array, visible: Array, values: Array, sinks: Array | None, ops: Backend
+) -> tuple[Array, Array]:
+    """`[h, q, v]` output and `[h, q]` LSE; -inf scores are how a hidden key weighs exactly 0."""
+    if scores.shape[-1] == 0:
+        shape = tuple(int(size) for size in scores.shape[:2])
+        return ops.zeros((*shape, int(values.shape[-1]))), ops.full(shape, float("-inf"))
+    hidden = float("-inf")
+    scores = ops.where(visible, scores, ops.full((1, 1, 1), hidden))
+    largest = ops.row_maximum(scores)
+    if sinks is not None:
+        largest = ops.where(sinks > largest, sinks, largest)
+    nothing = largest == hidden
+    largest = ops.where(nothing, ops.zeros((1, 1, 1)), largest)
+    weights = ops.exp(scores - largest)
+    visible_sum = ops.row_sum(weights)
+    total = visible_sum if sinks is None else visible_sum + ops.exp(sinks - largest)
+    # A row without keys has weights of 0 throughout: 0 / 1 is its output.
+    total = ops.where(total == 0, ops.full((1, 1, 1), 1.0), total)
+    return (weights @ values) / total, (largest + ops.log(visible_sum))[..., 0]
+
+
+def visibility(mask: Mask, queries: Array, keys: Array) -> Array:
+    """Where a query at position `queries` `[q, 1]` sees a key at `keys` `[1, k]`."""
+    everything = keys - queries == keys - queries
+    if mask.kind == "none":
+        return everything
+    if mask.kind == "causal":
+        return keys <= queries
+    if mask.kind == "sliding_window":
+        if mask.left is not None:
+            everything = everything & (keys >= queries - mask.left)
+        if mask.right is not None:
+            everything = everything & (keys <= queries + mask.right)
+        return everything
+    if mask.kind == "chunked":
+        same = keys // mask.size == queries // mask.size
+        return same & (keys <= queries) if mask.causal else same
+    message = f"mask: the reference does not know {mask.kind!r}\n  use none, causal, sliding_window or chunked"
+    raise UnsupportedError(message)
+
+
+def alibi_slopes(num_heads: int) -> list[float]:
+    """The slopes of ALiBi (arXiv 2108.12409), section 3, for any number of heads.
+
+    For a power of two, head h has 2^(-8 (h + 1) / n). Otherwise the first heads have those of the next smaller power, the
+    rest every other one of the power above it.
+    """
+    power = 1
+    while power * 2 <= num_heads:
+        power *= 2
+    slopes = [2.0 ** (-8.0 * (head + 1) / power) for head in range(power)]
+    slopes += [
+        2.0 ** (-8.0 * (head + 1) / (2 * power)) for head in range(0, 2 * (num_heads - power), 2)
+    ]
+    return slopes[:num_heads]

@@ -38,23 +38,34 @@ test: $(VENV)/.installed-dev ## make the environment for tests (adds torch) and 
 	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal
 
 .PHONY: check
-check: lint types ## lint, types, and generated/ against specs/ (what CI runs after the tests)
+check: lint types specs-valid ## lint, types, generated/ against its spec, machine code against its plan (CI, after the tests)
 	$(BIN)/mlagen build $(SPEC) --check
+	$(BIN)/mlagen build $(SPEC) --lint strict
 
 .PHONY: lint
 lint: $(VENV)/.installed-dev ## ruff, codespell, clang-format on generated/; changes nothing
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/codespell README.md CONTRIBUTING.md CHANGELOG.md docs mlagen templates specs tests
+	$(BIN)/clang-format --dry-run --Werror generated/*/*/*.cu
 
 .PHONY: types
 types: $(VENV)/.installed-dev ## mypy --strict
 	$(BIN)/mypy
 
+.PHONY: specs-valid
+specs-valid: $(VENV)/.installed-dev ## specs/ against the JSON Schema
+	$(BIN)/mlagen schema | $(BIN)/check-jsonschema --schemafile - specs/*.yaml
+
 .PHONY: format
 format: $(VENV)/.installed-dev ## rewrite Python files as ruff wants them
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+.PHONY: docs
+docs: $(VENV)/.installed ## renew the generated pages: the schema and docs/spec.md
+	$(BIN)/mlagen schema > specs/mlagen.schema.json
+	$(BIN)/mlagen schema --markdown > docs/spec.md
 
 .PHONY: test-gpu
 test-gpu: $(VENV)/.installed-dev ## the tests that need an NVIDIA GPU

@@ -47,3 +47,6 @@ words_option = click.option(
     metavar="WORD",
     help="Only kernels whose name contains WORD; several must all be there. May be repeated.",
 )
+# A kernel: `SPEC KERNEL`, `SPEC` alone if it has one kernel, or the beginning of a name or hash alone.
+target_argument = click.argument("target", metavar="SPEC|KEY")
+kernel_argument = click.argument("kernel", required=False)

@@ -51,7 +51,13 @@ def print_table(
         table.add_column(column, justify="right" if is_number else "left", overflow="fold")
     for row in rows:
         table.add_row(*(Text("" if cell is None else str(cell)) for cell in row))
-    _console(sys.stdout).print(table)
+    console = _console(sys.stdout)
+    if console.is_terminal:
+        console.print(table)
+        return
+    with console.capture() as capture:
+        console.print(table)
+    print("\n".join(line.rstrip() for line in capture.get().splitlines()))
 
 
 def print_facts(facts: Mapping[str, object], *, title: str | None = None) -> None:

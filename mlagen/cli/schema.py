@@ -5,14 +5,15 @@ from __future__ import annotations
 import click
 
 from mlagen.cli.options import debug_option, json_option
-from mlagen.cli.output import print_json
-from mlagen.spec.schema import json_schema
+from mlagen.cli.spec_page import spec_page
+from mlagen.spec.schema import schema_text
 
 
 @click.command("schema")
+@click.option("--markdown", is_flag=True, help="Print a page for people instead: docs/spec.md.")
 @json_option
 @debug_option
-def command(*, as_json: bool) -> None:
+def command(*, markdown: bool, as_json: bool) -> None:
     r"""Print the JSON Schema of spec files.
 
     Editors check and complete a spec by it. Put the output beside your specs and name it in their
@@ -22,4 +23,6 @@ def command(*, as_json: bool) -> None:
       mlagen schema > mlagen.schema.json
       # yaml-language-server: $schema=mlagen.schema.json
     """
-    print_json(json_schema())
+    if markdown and as_json:
+        raise click.UsageError("the schema is JSON without --json: leave out one of the two")
+    print(spec_page() if markdown else schema_text(), end="")

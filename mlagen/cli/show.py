@@ -1,0 +1,194 @@
+"""`mlagen show`: everything about one kernel."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING
+
+import click
+
+from mlagen.build import BuiltKernel, build_plans
+from mlagen.cli.options import debug_option, json_option, kernel_argument, target_argument
+from mlagen.cli.output import print_code, print_facts, print_json, print_table
+from mlagen.cli.selection import find_kernel
+from mlagen.compile.sass import disassemble, find_nvdisasm
+from mlagen.errors import MissingDependencyError
+from mlagen.plan import plan_kernel
+from mlagen.render import render_kernel
+
+if TYPE_CHECKING:
+    from mlagen.build import FailedKernel
+    from mlagen.plan.plan import KernelPlan
+
+
+@click.command("show")
+@target_argument
+@kernel_argument
+@click.option("--source", "what", flag_value="source", help="Print the rendered CUDA.")
+@click.option("--ptx", "what", flag_value="ptx", help="Print the PTX, compiled if need be.")
+@click.option(
+    "--sass", "what", flag_value="sass", help="Print the machine code, compiled if need be."
+)
+@json_option
+@debug_option
+def command(*, target: str, kernel: str | None, what: str | None, as_json: bool) -> None:
+    r"""Show the plan, the budgets and the machine code of one kernel.
+
+    \b
+      mlagen show model.yaml                                  # if it has one kernel
+      mlagen show specs/deepseek.yaml mla_prefill_sm90a_192x128_bf16_causal_dense
+      mlagen show fd47                                        # the beginning of a hash
+      mlagen show fd47 --sass | grep HGMMA
+    """
+    plan = plan_kernel(find_kernel(target, kernel))
+    if what and as_json:
+        raise click.UsageError(f"--{what} prints text: leave out --json")
+    match what:
+        case "source":
+            print_code(render_kernel(plan), language="cuda")
+        case "ptx":
+            print(_compiled(plan).ptx)
+        case "sass":
+            for instruction in disassemble(_compiled(plan).cubin).instructions:
+                print(instruction)
+        case _:
+            built = _from_cache(plan)
+            if as_json:
+                print_json(_as_json(plan, built))
+            else:
+                _print_plan(plan)
+                _print_built(built)
+
+
+def _compiled(plan: KernelPlan) -> BuiltKernel:
+    (outcome,) = build_plans([plan])
+    if isinstance(outcome, BuiltKernel):
+        return outcome
+    raise outcome.error
+
+
+def _from_cache(plan: KernelPlan) -> BuiltKernel | None:
+    """Return the compiled kernel if it is there already: to look at a plan compiles nothing."""
+    try:
+        outcome: BuiltKernel | FailedKernel = build_plans([plan], policy="never")[0]
+    except MissingDependencyError:
+        return None
+    return outcome if isinstance(outcome, BuiltKernel) else None
+
+
+def _print_plan(plan: KernelPlan) -> None:
+    cost = plan.cost
+    print_facts(
+        {
+            "spec hash": plan.spec.hash,
+            "family": f"{plan.family} for {plan.arch.name}",
+            "tile": f"{plan.tile_m} query rows x {plan.tile_n} keys",
+            "stages": f"{plan.k_stages} of K, {plan.v_stages} of V",
+            "rescale": f"when a row's maximum grows by more than 2^{plan.rescale_threshold:g}",
+            "diagonal": "half of it multiplied" if plan.half_diagonal else "whole",
+            "ping-pong": "yes" if plan.ping_pong else "no",
+            "block": f"{plan.threads} threads",
+            "shared memory": f"{_kib(plan.shared_memory_bytes)} of "
+            f"{_kib(plan.arch.shared_memory_bytes)} KiB",
+            "registers": f"about {plan.estimated_registers} of a math thread",
+            "a step costs": f"{cost.tensor_cycles} tensor-core cycles, {cost.exp2_cycles} of exp2, "
+            f"{_kib(cost.bytes_from_l2)} KiB from L2",
+        },
+        title=plan.name,
+    )
+    print()
+    print_table(
+        ("region", "element", "shape", "offset", "KiB", "holds"),
+        [
+            (r.name, r.element, _shape(r.shape), r.offset_bytes, _kib(r.size_bytes), r.comment)
+            for r in plan.regions
+        ],
+        title="Shared memory",
+    )
+    print()
+    print_table(
+        ("barrier", "copies", "arrivals", "bytes", "arrives", "waits"),
+        [(b.name, b.copies, b.arrivals, b.bytes, b.arrives, b.waits) for b in plan.barriers],
+        title="Barriers, numbers of one phase",
+    )
+    print()
+    print_table(
+        ("role", "warpgroups", "registers", "work"),
+        [(r.name, r.warpgroups, r.registers, r.work) for r in plan.roles],
+        title="Roles",
+    )
+    print()
+    print_table(
+        ("map", "tensor", "addressing", "box", "element"),
+        [
+            (m.name, m.tensor, m.addressing, f"{m.box_rows} x {m.box_columns}", m.dtype.name)
+            for m in plan.tensor_maps
+        ],
+        title="Tensor maps",
+    )
+    print()
+    print_table(
+        ("argument", "type", "meaning"),
+        [(a.name, a.ctype, a.comment) for a in plan.arguments],
+        title="Arguments",
+    )
+
+
+def _print_built(built: BuiltKernel | None) -> None:
+    print()
+    if built is None:
+        print("not compiled yet: mlagen build SPEC")
+        return
+    facts: dict[str, object] = {"build key": built.key, **dataclasses.asdict(built.resources)}
+    print_facts(facts | {"SASS lint": built.lint} | _sass_facts(built), title="Compiled")
+
+
+def _sass_facts(built: BuiltKernel) -> dict[str, object]:
+    """Return what the machine code shows; nothing without nvdisasm."""
+    if find_nvdisasm() is None:
+        return {}
+    sass = disassemble(built.cubin)
+    wanted = built.plan.hgmma_per_tile
+    loops = [str(loop) for loop in sass.loops() if loop.count("HGMMA") == wanted]
+    return {
+        "instructions": len(sass.instructions),
+        "highest register": sass.highest_register,
+        "HGMMA": sum(instruction.opcode == "HGMMA" for instruction in sass.instructions),
+        "main loops": "; ".join(loops) or "none",
+    }
+
+
+def _as_json(plan: KernelPlan, built: BuiltKernel | None) -> dict[str, object]:
+    fields = {field.name: getattr(plan, field.name) for field in dataclasses.fields(plan)}
+    spec = fields.pop("spec")
+    shown: dict[str, object] = {name: _plain(value) for name, value in fields.items()}
+    shown |= {
+        "spec": spec.canonical,
+        "spec_hash": spec.hash,
+        "threads": plan.threads,
+        "shared_memory_bytes": plan.shared_memory_bytes,
+        "compiled": None,
+    }
+    if built is not None:
+        compiled = {"key": built.key, "lint": built.lint, **dataclasses.asdict(built.resources)}
+        shown["compiled"] = compiled | {
+            name.replace(" ", "_"): value for name, value in _sass_facts(built).items()
+        }
+    return shown
+
+
+def _plain(value: object) -> object:
+    """Return dataclasses as dicts, at any depth."""
+    if isinstance(value, tuple):
+        return [_plain(item) for item in value]
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return dataclasses.asdict(value)
+    return value
+
+
+def _shape(shape: tuple[int, ...]) -> str:
+    return " x ".join(map(str, shape))
+
+
+def _kib(size_bytes: int) -> str:
+    return f"{size_bytes / 1024:.1f}"

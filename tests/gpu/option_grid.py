@@ -124,6 +124,7 @@ EXTRA: tuple[Row, ...] = (
     {"mask": "window_3"},
     {"mask": "window_4095"},
     {"mask": "causal", "score_mod": "softcap_1"},
+    {"mask": "causal", "score_mod": "alibi"},
     {"mask": "causal", "k_rope": "paged_16"},
     {"mask": "causal", "k_rope": "paged_64"},
     {"mask": "causal", "k_rope": "paged_8"},

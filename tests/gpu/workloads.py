@@ -265,8 +265,10 @@ class _Layout:
         """`values`, or with `strided` a copy inside a larger tensor, whose strides are its own."""
         if not self.strided:
             return values
-        # 8 columns are 16 bytes, the least step of a tensor map's strides.
-        shape = [n + (8 if d == values.dim() - 1 else 1) for d, n in enumerate(values.shape)]
+        # 8 columns are 16 bytes, the least step of a tensor map's strides. No rows are added behind a sequence: batch
+        # and rows are one dimension of some maps, so that the batch stride must be a whole number of rows.
+        added = {values.dim() - 1: 8, values.dim() - 2: 1}
+        shape = [n + added.get(d, 0) for d, n in enumerate(values.shape)]
         larger = values.new_full(shape, self.filler if filler is None else filler)
         inside = larger[tuple(slice(n) for n in values.shape)]
         inside.copy_(values)

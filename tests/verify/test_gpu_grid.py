@@ -45,13 +45,12 @@ def test_every_kernel_of_the_gpu_tests_can_be_planned(label: str) -> None:
     assert plan_kernel(SPECS[label]).name
 
 
-@pytest.mark.parametrize("strided", [False, True], ids=["contiguous", "strided"])
-@pytest.mark.parametrize("label", SPECS)
-def test_reference_finds_the_operands_in_every_layout(label: str, strided: bool) -> None:
+@pytest.mark.parametrize(("index", "label"), list(enumerate(SPECS)), ids=list(SPECS))
+def test_reference_finds_the_operands_in_every_layout(index: int, label: str) -> None:
     spec = SPECS[label]
     batch = fit_batch(spec, Batch(q_lens=(3, 0, 40, 7), kv_lens=(70, 5, 9, 0)))
     operands = draw_operands(spec, batch, seed=1, device="cpu")
-    tensors = lay_out(spec, batch, operands, strided=strided, padding=2)
+    tensors = lay_out(spec, batch, operands, strided=index % 2 == 1, padding=2)
     out, lse = reference(spec, tensors)
     wanted_out, wanted_lse = by_definition(spec, batch, operands)
     rows = len(wanted_out)

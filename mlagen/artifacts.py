@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mlagen.cache import write_atomically
-from mlagen.compile.nvrtc import KERNEL_OPTIONS, nvrtc_identity
+from mlagen.compile.nvrtc import KERNEL_OPTIONS, compiler_release, nvrtc_identity
 from mlagen.compile.resources import Resources
 from mlagen.errors import CacheError, MlagenError
 from mlagen.kernel_compiler import BuiltKernel
@@ -53,7 +53,7 @@ def write_kernels(folder: Path, kernels: Sequence[BuiltKernel]) -> None:
         records = [_write_kernel(folder, kernel) for kernel in kernels]
         manifest = {
             "schema": SCHEMA,
-            "compiler": _compiler(),
+            "compiler": _compiler(kernels),
             "kernels": sorted(records, key=lambda record: str(record["name"])),
         }
         text = json.dumps(manifest, indent=1, sort_keys=True) + "\n"
@@ -108,10 +108,12 @@ def interface(plan: KernelPlan) -> dict[str, Any]:
     }
 
 
-def _compiler() -> dict[str, Any]:
+def _compiler(kernels: Sequence[BuiltKernel]) -> dict[str, Any]:
+    """Return who compiled the kernels: what decides their bytes, and the release for people."""
     identity = nvrtc_identity()
     return {
         "name": "nvrtc",
+        "release": max((compiler_release(kernel.ptx) for kernel in kernels), default=""),
         "version": identity.version,
         "build_id": identity.build_id,
         "options": list(KERNEL_OPTIONS),

@@ -312,7 +312,7 @@ class KernelCache:
             with contextlib.suppress(OSError):
                 left.unlink()
 
-    def _lock_file(self, name: str) -> Any:  # noqa: ANN401  # FileLock's type differs by platform
+    def _lock_file(self, name: str) -> Any:  # FileLock's type differs by platform
         if self._entries is None:
             return None
         import filelock  # only where something is compiled
@@ -383,7 +383,7 @@ def _entry_name(spec_hash: str, key: str) -> str:
     return f"{spec_hash}-{key}{_ENTRY}"
 
 
-def _acquire(lock: Any, waiting: Callable[[], None]) -> bool:  # noqa: ANN401  # see `_lock_file`
+def _acquire(lock: Any, waiting: Callable[[], None]) -> bool:  # see `_lock_file`
     """Return whether the lock is held now; False where it cannot be had."""
     import filelock
 

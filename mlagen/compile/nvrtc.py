@@ -13,7 +13,14 @@ from typing import Any
 from mlagen.compile.nvrtc_library import NvrtcIdentity, nvrtc_bindings, nvrtc_identity
 from mlagen.errors import CompileError
 
-__all__ = ["KERNEL_OPTIONS", "Compiled", "NvrtcIdentity", "compile_cuda", "nvrtc_identity"]
+__all__ = [
+    "KERNEL_OPTIONS",
+    "Compiled",
+    "NvrtcIdentity",
+    "compile_cuda",
+    "compiler_release",
+    "nvrtc_identity",
+]
 
 # What every kernel is compiled with, beside its architecture. Not here, on purpose:
 #   --use_fast_math        templates name the approximate instructions they mean (ex2.approx.ftz)
@@ -34,6 +41,7 @@ _CUDA_ERROR = re.compile(
     r"^(?P<file>[^\s(]+)\((?P<line>\d+)\): (?:catastrophic )?error: (?P<text>.*)$"
 )
 _PTX_ERROR = re.compile(r"^ptxas [^,]*, line (?P<line>\d+); (?:error|fatal)\s*: (?P<text>.*)$")
+_RELEASE = re.compile(r"^// Cuda compilation tools, .* V([\d.]+)", re.MULTILINE)
 # Wall time, in an otherwise reproducible log.
 _TIMING = re.compile(r"^ptxas info\s*: Compile time = .*\n?", re.MULTILINE)
 
@@ -91,7 +99,13 @@ def compile_cuda(
         nvrtc.nvrtcDestroyProgram(program)
 
 
-def _output(nvrtc: Any, kind: str, program: Any) -> bytes:  # noqa: ANN401  # untyped bindings
+def compiler_release(ptx: str) -> str:
+    """Return the compiler's full version, such as 13.5.37, which NVRTC says only in its output."""
+    found = _RELEASE.search(ptx)
+    return found[1] if found else ""
+
+
+def _output(nvrtc: Any, kind: str, program: Any) -> bytes:  # untyped bindings
     """Return what `nvrtcGet<kind>` gives, empty if there is nothing (as after a failed compile)."""
     status, size = getattr(nvrtc, f"nvrtcGet{kind}Size")(program)
     if int(status) or size <= 1:  # a text of one byte is its terminator alone

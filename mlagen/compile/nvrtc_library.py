@@ -7,6 +7,7 @@ order, among libraries that the process has loaded, NVIDIA's wheels, conda, the 
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import functools
 import hashlib
@@ -67,13 +68,14 @@ def nvrtc_identity() -> NvrtcIdentity:
                 "  set MLAGEN_NVRTC before anything that compiles with NVRTC is imported"
             )
         found_via = "MLAGEN_NVRTC"
+    _preload_builtins(path)
     status, major, minor = nvrtc_bindings().nvrtcVersion()
     if int(status):
         raise MissingDependencyError(f"{path}: nvrtcVersion failed: {status}\n  {_INSTALL}")
     return NvrtcIdentity(f"{major}.{minor}", _build_id(path), path, found_via)
 
 
-def nvrtc_bindings() -> Any:  # noqa: ANN401  # a compiled module without stubs
+def nvrtc_bindings() -> Any:  # a compiled module without stubs
     """Return the module `cuda.bindings.nvrtc`.
 
     Raises:
@@ -101,13 +103,22 @@ def _preload(path: Path) -> None:
             "  set it to a libnvrtc.so, or unset it to let mlagen search"
         )
     try:
-        # The real path: NVRTC looks for its builtins library beside itself.
         ctypes.CDLL(os.path.realpath(path), mode=ctypes.RTLD_GLOBAL)
     except OSError as error:
         raise MissingDependencyError(
             f"MLAGEN_NVRTC: {path} cannot be loaded: {error}\n"
             "  set it to a libnvrtc.so for this machine, or unset it to let mlagen search"
         ) from error
+
+
+def _preload_builtins(path: Path) -> None:
+    """Load the library that NVRTC opens by its bare name, from beside NVRTC.
+
+    The wheels of 13.0 do not look there themselves, and a toolkit need not be on the loader's path.
+    """
+    for builtins in path.resolve().parent.glob("libnvrtc-builtins.so.*"):
+        with contextlib.suppress(OSError):
+            ctypes.CDLL(str(builtins), mode=ctypes.RTLD_GLOBAL)
 
 
 def _find() -> tuple[Path, str]:

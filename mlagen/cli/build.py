@@ -16,7 +16,6 @@ from mlagen.build import (
     LintPolicy,
     build_plans,
     check_generated,
-    plan_specs,
     write_generated,
 )
 from mlagen.cli.options import (
@@ -27,7 +26,7 @@ from mlagen.cli.options import (
     words_option,
 )
 from mlagen.cli.output import note, print_code, print_json, print_table, progress_bar
-from mlagen.cli.selection import Selection, select_kernels
+from mlagen.cli.selection import Selection, plan_selection, select_kernels
 from mlagen.errors import CheckError
 
 if TYPE_CHECKING:
@@ -91,7 +90,7 @@ def command(
         return _check(selection, as_json=as_json)
     if no_compile:
         return _write(selection.file, as_json=as_json)
-    outcomes = _build(plan_specs(selection.specs), jobs=jobs, lint=lint)
+    outcomes = _build(plan_selection(selection), jobs=jobs, lint=lint)
     built = [outcome for outcome in outcomes if isinstance(outcome, BuiltKernel)]
     failed = [outcome for outcome in outcomes if isinstance(outcome, FailedKernel)]
     if as_json:

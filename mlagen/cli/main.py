@@ -108,7 +108,7 @@ def _run(arguments: list[str], *, debug: bool) -> int:
     except MlagenError as error:
         if debug:
             traceback.print_exc()
-        print(f"error: {error}", file=sys.stderr)
+        print(error, file=sys.stderr)
         return error.exit_status
     except OSError as error:
         return _environment_status(error, debug=debug)

@@ -6,14 +6,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mlagen.errors import SpecError
+from mlagen.errors import MlagenError, SpecError
 from mlagen.package_files import shipped_folder
+from mlagen.plan import plan_kernel
 from mlagen.plan.name import kernel_name
 from mlagen.spec.yaml import load_spec_file
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from mlagen.plan.plan import KernelPlan
     from mlagen.spec.model import KernelSpec, SpecFile
 
 _SHOWN_NAMES = 8
@@ -58,6 +60,30 @@ def select_kernels(
         names = [kernel_name(spec) for spec in kernels]
         raise SpecError(f"{path}: no kernel of it matches {' '.join(asked)}\n{_list_names(names)}")
     return Selection(path, file, specs)
+
+
+def plan_selection(selection: Selection) -> list[KernelPlan]:
+    """Return the plans of the selected kernels.
+
+    Raises:
+        SpecError, PlanError: Kernels have none; every reason is there once, with a kernel it is about.
+    """
+    plans: list[KernelPlan] = []
+    refused: dict[str, list[str]] = {}
+    first: MlagenError | None = None
+    for spec in selection.specs:
+        try:
+            plans.append(plan_kernel(spec))
+        except MlagenError as error:
+            first = first or error
+            refused.setdefault(str(error), []).append(kernel_name(spec))
+    if first is None:
+        return plans
+    texts = []
+    for reason, names in refused.items():
+        more = f" and {len(names) - 1} more" if len(names) > 1 else ""
+        texts.append(f"{selection.path}: {names[0]}{more}: {reason}")
+    raise type(first)("\n\n".join(texts)) from first
 
 
 def read_spec_file(path: Path) -> SpecFile:

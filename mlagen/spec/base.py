@@ -24,6 +24,8 @@ Location = tuple[str | int, ...]
 # In the JSON Schema of a short form: the rest of a `$ref` into `$defs`, put there once all definitions exist.
 SAME_AS = "x-same-as"
 
+MAX_VALUES = 1_000
+
 
 class SpecModel(BaseModel):
     """Base of everything a user writes: no coercion, no unknown field, no NaN, no change after creation."""
@@ -64,6 +66,23 @@ def did_you_mean(word: object, words: Iterable[str]) -> str:
     """`did you mean 'causal'? `, or nothing if no word is near."""
     near = difflib.get_close_matches(str(word), list(words), n=1, cutoff=0.6)
     return f"did you mean '{near[0]}'? " if near else ""
+
+
+def show(value: object) -> str:
+    """A value as a user would write it, short."""
+    match value:
+        case None:
+            return "null"
+        case bool():
+            return str(value).lower()
+        case dict():
+            return "a mapping"
+        case list() | tuple():
+            return "a list"
+        case str() if len(value) > 60:
+            return repr(value[:57] + "...")
+        case _:
+            return repr(value)
 
 
 def raise_problems(title: str, problems: Iterable[Problem]) -> None:
@@ -121,8 +140,10 @@ def _one_or_more(value: object) -> object:
         return value
     items = value if isinstance(value, list) else [value]
     if not items:
+        raise problem_error("empty list", "leave the field out or give it a value")
+    if len(items) > MAX_VALUES:
         raise problem_error(
-            "an empty list expands to no kernel", "leave the field out or give it a value"
+            f"{len(items):,} values, {MAX_VALUES:,} is the limit", "shorten the list"
         )
     return tuple(items)
 

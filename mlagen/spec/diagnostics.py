@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Union, get_args, get_origin
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from mlagen.spec.base import did_you_mean
+from mlagen.spec.base import did_you_mean, show
 from mlagen.spec.mask import NoMask
 from mlagen.spec.partition import NoPartition
 from mlagen.spec.score_mod import Identity
@@ -53,23 +53,6 @@ def find_errors(error: ValidationError, root: type[BaseModel], data: object) -> 
 def _follows_up(detail: ErrorDetails) -> bool:
     """Whether Pydantic calls a list too short only because its entries are wrong, each reported by itself."""
     return detail["type"] == "too_short" and bool(detail["input"])
-
-
-def show(value: object) -> str:
-    """A value as a user would write it, short."""
-    match value:
-        case None:
-            return "null"
-        case bool():
-            return str(value).lower()
-        case dict():
-            return "a mapping"
-        case list() | tuple():
-            return "a list"
-        case str() if len(value) > 60:
-            return repr(value[:57] + "...")
-        case _:
-            return repr(value)
 
 
 def _finding(detail: ErrorDetails, root: type[BaseModel], data: object) -> Finding:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from pydantic import ValidationError
 
-from mlagen.spec.base import Location, Problem
+from mlagen.spec.base import Location, Problem, did_you_mean
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -193,11 +193,11 @@ def _matches_nothing(
     for name, pattern in entry.items():
         views = [one.pattern_view.get(name) for one in candidates]
         if not any(_matches_any(pattern, view) for view in views):
-            here = ", ".join(dict.fromkeys(map(_brief, views)))
+            here = list(dict.fromkeys(map(_brief, views)))
             return Problem(
                 (*location, name),
                 f"no kernel of this group has {name} {_brief(pattern)}",
-                f"remove the entry; {name} is here {here}",
+                f"{did_you_mean(_brief(pattern), here)}{name} is here {', '.join(here)}",
             )
     return Problem(
         location, "no kernel of this group matches all of this entry", "remove the entry"
@@ -241,11 +241,8 @@ def _repeated(first: int, second: int, candidate: _Candidate) -> Problem:
     options = ", ".join(
         f"{name} {_brief(candidate.pattern_view[name])}" for name in candidate.choice
     )
-    where = (
-        f"kernels[{first}] and kernels[{second}]" if first != second else f"kernels[{first}] twice"
-    )
-    return Problem(
-        ("kernels", second),
-        f"the same kernel arises from {where}: {options}",
-        "exclude it in one of them",
-    )
+    if first == second:
+        where, advice = f"kernels[{first}] twice", "write it once"
+    else:
+        where, advice = f"kernels[{first}] and kernels[{second}]", "exclude it in one of them"
+    return Problem(("kernels", second), f"the same kernel arises from {where}: {options}", advice)

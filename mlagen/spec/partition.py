@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal  # Any: JSON Schema is a dict of anyt
 
 from pydantic import BeforeValidator, Field, WithJsonSchema
 
-from mlagen.spec.base import ShortForm, SpecModel, problem_error
+from mlagen.spec.base import ShortForm, SpecModel, problem_error, show
 
 
 class NoPartition(SpecModel):
@@ -22,7 +22,7 @@ def count_or_word(word: str) -> tuple[BeforeValidator, WithJsonSchema]:
         if value == word or (isinstance(value, int) and not isinstance(value, bool) and value >= 1):
             return value
         raise problem_error(
-            f"expected {word} or a whole number, 1 or more; found {value!r}",
+            f"expected {word} or a whole number, 1 or more; found {show(value)}",
             f"write {word} or a number",
         )
 

@@ -111,7 +111,7 @@ def show_path(path: Path) -> str:
 def parse_source(text: str, name: str) -> Source:
     """Parse one YAML 1.2 document; what is wrong with it is in `errors`, never raised."""
     text = text.removeprefix("\ufeff")
-    source = Source(name, text.splitlines())
+    source = Source(name, re.split("\r\n|[\n\r\x85\u2028\u2029]", text))  # as YAML counts lines
     if len(text) > MAX_CHARACTERS:
         _complain(
             source, Span(1, 1, 1), f"longer than {MAX_CHARACTERS:,} characters", "split the file"

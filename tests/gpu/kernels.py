@@ -6,11 +6,11 @@ import functools
 from typing import TYPE_CHECKING
 
 import mlagen
+from mlagen.runtime.kernel import Kernels
 from mlagen.spec.yaml import load_spec_file
-from tests.gpu.option_grid import AXES, Row, spec_files
+from tests.gpu.option_grid import AXES, SPECS, Row, spec_files
 
 if TYPE_CHECKING:
-    from mlagen.runtime.kernel import Kernels
     from mlagen.spec.model import KernelSpec
 
 
@@ -56,5 +56,11 @@ def all_specs() -> dict[str, KernelSpec]:
 
 @functools.cache
 def load(spec: KernelSpec) -> Kernels:
-    """The kernel, loaded once a session; `MLAGEN_KERNELS` says where its cubin lies, if not here."""
-    return mlagen.load(spec)
+    """One kernel alone; `MLAGEN_KERNELS` says where its cubin lies, else it is compiled here."""
+    return Kernels((spec,), binaries=_everything()._binaries, backend="cuda", source=str(SPECS))
+
+
+@functools.cache
+def _everything() -> Kernels:
+    """All of them, loaded once a session: opening a folder verifies every file in it."""
+    return mlagen.load(list(_specs().values()))

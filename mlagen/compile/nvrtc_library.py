@@ -64,8 +64,8 @@ def nvrtc_identity() -> NvrtcIdentity:
     if wanted is not None:
         if not path.samefile(wanted):
             raise MissingDependencyError(
-                f"MLAGEN_NVRTC: {wanted} cannot be used, this process has already loaded {path}\n"
-                "  set MLAGEN_NVRTC before anything that compiles with NVRTC is imported"
+                f"MLAGEN_NVRTC: {wanted} is no NVRTC, or came too late: this process uses {path}\n"
+                "  set it to a libnvrtc.so, before anything that compiles with NVRTC is imported"
             )
         found_via = "MLAGEN_NVRTC"
     _preload_builtins(path)

@@ -1,14 +1,13 @@
-"""One GPU as the runtime sees it: its context, its loaded kernels, its counters and tables.
+"""One GPU as the runtime sees it: its context, its loaded kernels and its counters.
 
-What is loaded here stays until the process ends: a captured graph may hold a kernel's code or a counter longer than any
-Python object, and nobody tells us when it dies.
+What is loaded here stays until the process ends: a captured graph may hold a kernel's code or a
+counter longer than any Python object, and nobody tells us when it dies.
 """
 
 from __future__ import annotations
 
 import functools
 import hashlib
-import struct
 import threading
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, cast
@@ -50,7 +49,6 @@ class Device:
         self.launch_lock = threading.Lock()
         self._lock = threading.Lock()
         self._functions: dict[tuple[str, str], int] = {}
-        self._slopes: dict[int, int] = {}
 
     @functools.cached_property
     def arch(self) -> Arch:
@@ -72,7 +70,8 @@ class Device:
 
     @contextmanager
     def current(self) -> Iterator[None]:
-        """Make this device's context the thread's, and allow allocation beside a graph capture; both end with the block."""
+        """Make this device's context the thread's, and allow allocation beside a graph capture;
+        both end with the block."""
         driver = self.driver
         foreign = driver.current_context() != self.context
         if foreign:
@@ -88,7 +87,8 @@ class Device:
                 driver.pop_context()
 
     def function(self, plan: KernelPlan, cubin: bytes) -> int:
-        """The loaded kernel of a cubin, with its dynamic shared memory allowed; loaded once a process."""
+        """The loaded kernel of a cubin, with its dynamic shared memory allowed; loaded once a
+        process."""
         key = (plan.name, hashlib.sha256(cubin).hexdigest())
         with self._lock:
             if key not in self._functions:
@@ -98,15 +98,6 @@ class Device:
                     self.counters.reserve()
                 self._functions[key] = loaded
             return self._functions[key]
-
-    def geometric_slopes(self, num_heads: int) -> int:
-        """The address of the standard ALiBi slopes of `num_heads` heads, float32."""
-        with self._lock:
-            if num_heads not in self._slopes:
-                with self.current():
-                    data = struct.pack(f"<{num_heads}f", *geometric_slopes(num_heads))
-                    self._slopes[num_heads] = self.driver.upload(data)
-            return self._slopes[num_heads]
 
 
 class Devices:
@@ -134,15 +125,3 @@ def _devices_of(driver: Hashable) -> Devices:
 def devices_of(driver: Driver) -> Devices:
     """The one `Devices` of a driver, so that kernels loaded twice share modules and counters."""
     return _devices_of(cast("Hashable", driver))
-
-
-def geometric_slopes(num_heads: int) -> tuple[float, ...]:
-    """The ALiBi slopes of a model that gives none of its own.
-
-    Source: ALiBi (arXiv 2108.12409), section 3: a geometric sequence from 2^(-8/n) for n heads, a power of two; for other
-    counts the sequence of the next smaller power, then every other slope of twice that power.
-    """
-    below = 1 << (num_heads.bit_length() - 1) if num_heads else 1
-    first = [2.0 ** (-8.0 * (head + 1) / below) for head in range(min(below, num_heads))]
-    rest = [2.0 ** (-4.0 * (2 * head + 1) / below) for head in range(num_heads - below)]
-    return tuple(first + rest)

@@ -1,7 +1,9 @@
-"""`validate=True`: read lengths and page ids from the device and check them. Synchronises; `run` never does this unasked."""
+"""`validate=True`: read lengths and page ids from the device and check them. Synchronises; `run`
+never does this unasked."""
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -18,8 +20,9 @@ def check_device_values(spec: KernelSpec, call: Call, extents: Extents) -> None:
     """Check every length, offset and page id of a call; the tensors' shapes have been checked.
 
     Raises:
-        InputError: Offsets that decrease or leave the tensor, lengths over what the tensors or `max_seqlen` allow, or page
-            ids outside the cache; names the tensor, the place and the value.
+        InputError: Offsets that decrease or leave the tensor, lengths over what the tensors or
+            `max_seqlen` allow, or page ids outside the cache; names the tensor, the place and the
+            value.
     """
     values = _Values(call)
     if spec.q_layout == "ragged":
@@ -75,7 +78,7 @@ class _Values:
             raise InputError(
                 f"{self.name(name)}: starts with {offsets[0]}, not 0\n  the first sequence starts at row 0"
             )
-        lengths = [after - before for before, after in zip(offsets, offsets[1:], strict=False)]
+        lengths = [after - before for before, after in itertools.pairwise(offsets)]
         for index, length in enumerate(lengths):
             if length < 0:
                 message = f"{self.name(name)}: decreases from {offsets[index]} to {offsets[index + 1]} at {index + 1}"

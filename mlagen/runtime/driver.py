@@ -1,7 +1,9 @@
 """The CUDA driver calls that mlagen uses, each a typed function that raises `DriverError`.
 
-`Driver` is the seam at which tests put a fake; nothing else in the package calls CUDA. It also answers the two questions
-about torch that need a GPU: which device a tensor lives on, and which stream is current there. Nothing here runs at import:
+`Driver` is the seam at which tests put a fake; nothing else in the package calls CUDA. It also
+answers the two questions
+about torch that need a GPU: which device a tensor lives on, and which stream is current there.
+Nothing here runs at import:
 `system_driver()` loads `libcuda` when the first CUDA tensor comes.
 """
 
@@ -22,7 +24,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-# CUDA 12.0 is the first driver with tensor maps and `cuLaunchKernelEx`; `cuStreamGetId` came with it.
+# CUDA 12.0 is the first driver with tensor maps and `cuLaunchKernelEx`; `cuStreamGetId` came with
+# it.
 OLDEST_DRIVER = 12_000
 TENSOR_MAP_BYTES = 128
 
@@ -87,7 +90,8 @@ class Driver(Protocol):
     def prepare_launch(
         self, function: int, *, grid: int, block: int, shared_memory_bytes: int, parameters: int
     ) -> Callable[[int], None]:
-        """A function that launches on the stream given; `parameters` is the address of the array of pointers."""
+        """A function that launches on the stream given; `parameters` is the address of the array of
+        pointers."""
 
     def stream_id(self, stream: int) -> int:
         """An id that no other stream of this process ever has, unlike the handle."""
@@ -96,13 +100,15 @@ class Driver(Protocol):
         """Whether the stream records a graph instead of running."""
 
     def relax_capture(self) -> int:
-        """Let this thread allocate while some stream captures; returns what `restore_capture` needs."""
+        """Let this thread allocate while some stream captures; returns what `restore_capture`
+        needs."""
 
     def restore_capture(self, mode: int) -> None:
         """Undo `relax_capture`."""
 
     def upload(self, data: bytes) -> int:
-        """Device memory of the current context that holds `data`, complete on return, also for other streams."""
+        """Device memory of the current context that holds `data`, complete on return, also for
+        other streams."""
 
 
 @functools.cache

@@ -1,4 +1,5 @@
-"""Checks of the tensors of a call against the kernel chosen for it. Reads shapes, strides, dtypes, devices: no values."""
+"""Checks of the tensors of a call against the kernel chosen for it. Reads shapes, strides, dtypes,
+devices: no values."""
 
 from __future__ import annotations
 
@@ -13,7 +14,8 @@ if TYPE_CHECKING:
     from mlagen.runtime.arguments import Call
     from mlagen.spec.model import KernelSpec
 
-# TMA: base addresses and strides are multiples of 16 bytes (CUDA driver API, cuTensorMapEncodeTiled).
+# TMA: base addresses and strides are multiples of 16 bytes (CUDA driver API,
+# cuTensorMapEncodeTiled).
 ALIGNMENT_BYTES = 16
 LARGEST_INT = 2**31 - 1
 LARGEST_STRIDE_BYTES = 2**40 - 1
@@ -45,7 +47,8 @@ class Extents:
 
 
 def check_presence(call: Call) -> None:
-    """Raise InputError if a tensor that every call needs is missing, or two forms of one are mixed."""
+    """Raise InputError if a tensor that every call needs is missing, or two forms of one are
+    mixed."""
     tensors = call.tensors
     if "q" in tensors and ("q_nope" in tensors or "q_pe" in tensors):
         raise InputError("q: given together with q_nope or q_pe\n  pass q, or q_nope and q_pe")
@@ -75,7 +78,8 @@ def check_tensors(spec: KernelSpec, call: Call) -> Extents:
         The sizes of the call.
 
     Raises:
-        ShapeError, DTypeError, DeviceError, InputError: Each names the tensor, what was expected and what came.
+        ShapeError, DTypeError, DeviceError, InputError: Each names the tensor, what was expected
+            and what came.
     """
     checker = _Checker(spec, call)
     checker.check_devices()
@@ -126,7 +130,8 @@ class _Checker:
                 )
 
     def _expect(self, name: str, *dims: tuple[str, int] | int) -> None:
-        """Raise unless the tensor has this shape; a named size appears in the message with its name."""
+        """Raise unless the tensor has this shape; a named size appears in the message with its
+        name."""
         sizes = [dim if isinstance(dim, int) else dim[1] for dim in dims]
         shape = [int(size) for size in self._tensors[name].shape]
         if shape == sizes:
@@ -332,7 +337,8 @@ class _Checker:
 
 
 def check_strides(call: Call) -> None:
-    """Raise ShapeError unless TMA can address what the kernel reads and writes, and vectors are contiguous."""
+    """Raise ShapeError unless TMA can address what the kernel reads and writes, and vectors are
+    contiguous."""
     for canonical, tensor in call.tensors.items():
         name = call.written[canonical]
         if canonical in ("cu_seqlens_q", "cu_seqlens_k", "cache_seqlens", *_PER_HEAD):
@@ -393,7 +399,8 @@ def check_alignment(name: str, pointer: int) -> None:
 
 
 def check_even_rows(name: str, tensor: Any) -> None:
-    """Raise unless the rows of `[batch, seqlen, ...]` are evenly spaced, so that batch and rows are one dimension."""
+    """Raise unless the rows of `[batch, seqlen, ...]` are evenly spaced, so that batch and rows are
+    one dimension."""
     if min(tensor.shape[:2]) < 2:
         return
     batch_stride, row_stride = tensor.stride()[:2]

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 BackendName = Literal["cuda", "reference", "auto"]
 SpecSource = str | Path | Mapping[str, Any] | SpecFile | KernelSpec | Sequence[KernelSpec]
 
-# Signatures of calls whose checks are remembered; a serving loop has one for each total length it meets.
+# Signatures whose checks are remembered; a serving loop has one for each total length it meets.
 KNOWN_CALLS = 1024
 _PLAIN = frozenset({str, bool, int, float, type(None)})
 
@@ -47,18 +47,18 @@ def load(
     cache: KernelCache | None = None,
     backend: BackendName = "cuda",
 ) -> Kernels:
-    """The kernels of a spec, ready to run. Touches no GPU and compiles nothing: that is left to `run` or `warmup`.
+    """The kernels of a spec, ready to run. Touches no GPU and compiles nothing: `run` and `warmup` do.
 
     Args:
-        spec: Path of a spec file, its contents as a dict, a `SpecFile`, one or several `KernelSpec`, or a folder that
-            `mlagen build --out` wrote.
-        kernels: Such a folder, to take the machine code from; by default the one that MLAGEN_KERNELS names. What it lacks
-            comes from the cache.
-        jit: `auto` compiles a kernel that is nowhere to be found when it is first needed, never while a CUDA graph is
-            captured; `never` raises NoKernelError instead.
+        spec: Path of a spec file, its contents as a dict, a `SpecFile`, one or several
+            `KernelSpec`, or a folder that `mlagen build --out` wrote.
+        kernels: Such a folder, to take the machine code from; by default the one that
+            MLAGEN_KERNELS names. What it lacks comes from the cache.
+        jit: `auto` compiles a kernel that is nowhere to be found when it is first needed, never
+            while a CUDA graph is captured; `never` raises NoKernelError instead.
         cache: Where compiled kernels are kept; by default the folder that the settings name.
-        backend: `cuda`; `reference`, float64 on NumPy arrays and torch tensors of any device; `auto`, the reference for
-            what lies on the CPU, with a notice in the log.
+        backend: `cuda`; `reference`, float64 on NumPy arrays and torch tensors of any device;
+            `auto`, the reference for what lies on the CPU, with a notice in the log.
 
     Raises:
         SpecError: The spec is not valid.
@@ -123,6 +123,9 @@ class Kernels:
         self._source = source
         self._recipes: dict[tuple[Any, ...], Recipe] = {}
         self._noticed = False
+        # Most blocks of a launch, None for one an SM. Tests launch few, so that each block walks
+        # many tiles.
+        self._grid_limit: int | None = None
         # torch, imported by the first call that has tensors of it
         self._tensor_type: Any = None
         self._grad_enabled: Callable[[], bool] = bool
@@ -130,27 +133,41 @@ class Kernels:
     def run(self, tensors: Mapping[str, Any] | None = None, /, **arguments: Any) -> Any:
         """Compute attention on the current stream of the tensors' device.
 
-        Nothing on the device is read back and nothing waits; outputs are all that is allocated. Values on the device that
-        are wrong give wrong rows, never an access outside the tensors. Capturable in a CUDA graph, which keeps the
-        addresses of this call's tensors. Rows of the output that no sequence covers are left as they are.
+        Nothing on the device is read back and nothing waits; outputs are all that is allocated.
+        Values on the device that are wrong give wrong rows, never an access outside the tensors.
+        Capturable in a CUDA graph, which keeps the addresses of this call's tensors. Rows of the
+        output that no sequence covers are left as they are.
 
         Args:
             tensors: Arguments by name; the same as keywords.
             **arguments: Tensors, with aliases in parentheses:
-                q `[total_q, H, qk]`, or `[batch, seqlen_q, H, qk]` in a dense batch; or q_nope and q_pe;
-                k (k_nope) `[total_k, H, qk or qk_nope]` or `[batch, seqlen_k, H, ..]`; v like k;
-                k_rope (kpe) `[total_k, rope]`, cache rows `[batch, seqlen_k, width]` or `[pages, page_size, width]`, also
-                with a dimension of rope heads before the last;
-                block_table (page_table) int32 `[batch, max_pages]`;
-                cu_seqlens_q, cu_seqlens_k (qo_indptr, kv_indptr) int32 `[batch + 1]`; cache_seqlens (seq_lens) int32 `[batch]`;
-                sinks, alibi_slopes float32 `[H]`; out, lse: written instead of new tensors.
-                Options: mask, score_mod as in a spec, or causal, window_size, attention_chunk, softcap (logits_soft_cap) as
-                in FlashAttention; kv_length_counts; return_lse (return_softmax_lse); softmax_scale (sm_scale);
-                max_seqlen_q, max_seqlen_k ints; validate: also check lengths and page ids on the device, which synchronises.
+
+                - q `[total_q, H, qk]`, or `[batch, seqlen_q, H, qk]` in a dense batch; or q_nope and
+                  q_pe, which are its first and last columns
+                - k (k_nope) `[total_k, H, qk]`, `[batch, seqlen_k, H, qk]` in a dense batch; without
+                  the rope columns where there is k_rope
+                - v like k
+                - k_rope (kpe) `[total_k, rope]`, or cache rows `[batch, seqlen_k, width]` or
+                  `[pages, page_size, width]`; several rope heads stand before the last dimension
+                - block_table (page_table) int32 `[batch, max_pages]`
+                - cu_seqlens_q, cu_seqlens_k (qo_indptr, kv_indptr) int32 `[batch + 1]`
+                - cache_seqlens (seq_lens) int32 `[batch]`
+                - sinks, alibi_slopes float32 `[H]`
+                - out, lse: written instead of new tensors
+
+                and options:
+
+                - mask, score_mod as in a spec; or causal, window_size, attention_chunk, softcap
+                  (logits_soft_cap) as FlashAttention means them
+                - kv_length_counts, where kernels of both are loaded
+                - return_lse (return_softmax_lse)
+                - softmax_scale (sm_scale), by default the model's own
+                - max_seqlen_q, max_seqlen_k: ints
+                - validate: also check lengths and page ids on the device, which synchronises
 
         Returns:
-            `out` `[total_q, H, v]`, or `(out, lse)` with `return_lse=True`: lse float32 `[total_q, H]`, natural log, without the
-            sink, -inf for a row that sees no key.
+            `out` `[total_q, H, v]`, or `(out, lse)` with `return_lse=True`: lse float32 `[total_q,
+            H]`, natural log, without the sink, -inf for a row that sees no key.
 
         Raises:
             InputError: An argument is wrong; names it, what was expected and what came.
@@ -166,12 +183,13 @@ class Kernels:
         return self._run_first(key, arguments)
 
     def warmup(self, device: int | None = None) -> None:
-        """Fetch the machine code of every kernel, compiling what is missing, and load it where that is possible.
+        """Fetch the machine code of every kernel, compiling what is missing, and load it on a device.
 
         Call it before capturing a graph and before serving.
 
         Args:
-            device: CUDA ordinal to load on the kernels of its architecture; None to fetch only, which needs no GPU.
+            device: CUDA ordinal to load on the kernels of its architecture; None to fetch only,
+                which needs no GPU.
         """
         if device is None:
             self._binaries.get_all(self.specs)
@@ -182,11 +200,11 @@ class Kernels:
             target.function(plan, cubin)
 
     def _signature(self, arguments: Mapping[str, Any]) -> tuple[Any, ...] | None:
-        """Everything that decides how a call is launched, except addresses; None if the call must be checked in full."""
+        """Everything that decides about a launch except addresses; None: check the call in full."""
         tensor_type = self._tensor_type
         if tensor_type is None:
             return None
-        parts: list[Any] = []
+        parts: list[Any] = [self._grid_limit]
         for name, value in arguments.items():
             if isinstance(value, tensor_type):
                 needs_gradient = value.requires_grad and self._grad_enabled()
@@ -240,7 +258,14 @@ class Kernels:
             capturing = device.driver.is_capturing(device.driver.current_stream(device.ordinal))
         plan, cubin = self._binaries.get(spec, capturing=capturing)
         function = device.function(plan, cubin)
-        return Recipe(device=device, plan=plan, function=function, call=call, extents=extents)
+        return Recipe(
+            device=device,
+            plan=plan,
+            function=function,
+            call=call,
+            extents=extents,
+            grid_limit=device.sm_count if self._grid_limit is None else self._grid_limit,
+        )
 
     def _cuda_ordinal(self, call: Call) -> int | None:
         """The CUDA ordinal of the tensors; None if the reference is to compute them."""
@@ -287,7 +312,7 @@ class Kernels:
 
 
 def _cost(spec: KernelSpec) -> float:
-    """Estimated cycles of one score, by which one of several configurations of equal meaning is chosen."""
+    """Estimated cycles of one score, to choose between configurations of equal meaning."""
     try:
         plan = plan_kernel(spec)
     except MlagenError:

@@ -1,6 +1,7 @@
 """`merge_state`: attention over two sets of keys, combined into attention over both.
 
-For chunked prefill, prefix caches and context parallelism. Plain torch operations on the tensors' own device and stream.
+For chunked prefill, prefix caches and context parallelism. Plain torch operations on the tensors'
+own device and stream.
 """
 
 from __future__ import annotations
@@ -24,17 +25,19 @@ def merge_state(
 ) -> tuple[Tensor, Tensor]:
     """Combine the results over two disjoint sets of keys into the result over their union.
 
-    Strides are free. Where one state is empty the other comes back bit for bit (unless there are sinks); where both are,
-    the row is 0 with LSE -inf. Computes in float32.
+    Strides are free. Where one state is empty the other comes back bit for bit (unless there are
+    sinks); where both are, the row is 0 with LSE -inf. Computes in float32.
 
     Args:
         out_a: `[..., num_heads, head_dim]`, normalised over its own keys, computed without sinks.
-        lse_a: `[..., num_heads]`, float32, natural log (base-2 input gives wrong weights and cannot be told apart),
-            -inf where a row saw no key.
+        lse_a: `[..., num_heads]`, float32, natural log (base-2 input gives wrong weights and cannot
+            be told apart), -inf where a row saw no key.
         out_b: Like `out_a`, of the other keys.
         lse_b: Like `lse_a`.
-        sinks: `[num_heads]`, float32 logits of the attention sinks, applied here once; the LSE excludes them.
-        validate: Also reject LSE of +inf or NaN on a CUDA device, which synchronises; on the CPU they always are.
+        sinks: `[num_heads]`, float32 logits of the attention sinks, applied here once; the LSE
+            excludes them.
+        validate: Also reject LSE of +inf or NaN on a CUDA device, which synchronises; on the CPU
+            they always are.
 
     Returns:
         `out` in the dtype of `out_a`, and `lse` in float32.

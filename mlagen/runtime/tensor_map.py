@@ -1,6 +1,7 @@
 """Tensor maps: from a plan and a tensor's geometry to the 128 bytes that the kernel receives.
 
-Every map is a function of a pointer and of values that rarely change, so a launch keeps `BoundMap`s and asks only by pointer.
+Every map is a function of a pointer and of values that rarely change, so a launch keeps `BoundMap`s
+and asks only by pointer.
 """
 
 from __future__ import annotations
@@ -17,9 +18,11 @@ if TYPE_CHECKING:
     from mlagen.plan.plan import TensorMapPlan
     from mlagen.runtime.driver import Driver
 
-# A `clipped` map's row coordinate counts back from here, so that rows at or past a sequence's end are out of bounds.
+# A `clipped` map's row coordinate counts back from here, so that rows at or past a sequence's end
+# are out of bounds.
 CLIPPED_ROWS = 2**30
-# The two further dimensions only carry offsets; 2^31 - 1 is the most that a 32-bit signed coordinate reaches.
+# The two further dimensions only carry offsets; 2^31 - 1 is the most that a 32-bit signed
+# coordinate reaches.
 CLIPPED_OFFSETS = 2**31 - 1
 # CLIPPED_ROWS steps of this stride are 2^64, which is no step at all.
 CLIPPED_WRAP_BYTES = 2**34
@@ -33,8 +36,10 @@ class TensorGeometry:
     Attributes:
         shape: Elements per dimension, outermost first.
         strides: Steps in elements; the last is 1.
-        columns: Columns that the map spans: the last ones of a row. A cache row of 576 gives its 64 rope columns.
-        outer: Dimensions before the heads: 1 of `[T, H, D]`, 2 of `[batch, seqlen, H, D]` and of pages.
+        columns: Columns that the map spans: the last ones of a row. A cache row of 576 gives its 64
+            rope columns.
+        outer: Dimensions before the heads: 1 of `[T, H, D]`, 2 of `[batch, seqlen, H, D]` and of
+            pages.
     """
 
     shape: tuple[int, ...]
@@ -46,8 +51,9 @@ class TensorGeometry:
 def tensor_map_spec(plan: TensorMapPlan, geometry: TensorGeometry, address: int) -> TensorMapSpec:
     """The encoder's arguments for one tensor.
 
-    A tensor without a head dimension gets one of size 1. Dimensions of size 0 become 1, as the encoder demands; the kernel
-    issues no copy there. Strides of dimensions of size 1 mean nothing and are replaced by ones that the encoder accepts.
+    A tensor without a head dimension gets one of size 1. Dimensions of size 0 become 1, as the
+    encoder demands; the kernel issues no copy there. Strides of dimensions of size 1 mean nothing
+    and are replaced by ones that the encoder accepts.
 
     Args:
         plan: Order of dimensions and box.
@@ -82,7 +88,8 @@ def tensor_map_spec(plan: TensorMapPlan, geometry: TensorGeometry, address: int)
 def _split_dimensions(
     geometry: TensorGeometry, item: int
 ) -> tuple[list[tuple[int, int]], tuple[int, int]]:
-    """`(size, stride in bytes)` of the dimensions outside the heads, outermost first, and of the heads."""
+    """`(size, stride in bytes)` of the dimensions outside the heads, outermost first, and of the
+    heads."""
     any_stride = (
         -(-geometry.shape[-1] * item // 16) * 16
     )  # one that the encoder accepts, where none is ever taken
@@ -105,7 +112,8 @@ class TensorMapCache:
         """Start empty."""
         self._driver = driver
         self._capacity = capacity
-        # A geometry's number stands for it in the key: hashing nested tuples costs more than the rest of a look-up.
+        # A geometry's number stands for it in the key: hashing nested tuples costs more than the
+        # rest of a look-up.
         self._geometries: dict[tuple[TensorMapPlan, TensorGeometry], int] = {}
         self._numbers = itertools.count()
         self._encoded: OrderedDict[tuple[int, int], bytes] = OrderedDict()

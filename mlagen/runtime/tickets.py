@@ -1,9 +1,12 @@
 """Ticket counters: the one word of device memory that the blocks of a launch share.
 
-A kernel takes its tiles by `atomicAdd` on a counter that must be zero when it starts and that it leaves zero when it ends.
-Two launches that may run at once must not share one. So an eager launch uses the counter of its stream, whose launches
-run one after another, and every captured launch gets a counter of its own, because its graph may be replayed beside anything.
-A launch that the driver refuses has run no block and leaves its counter zero. A captured launch keeps its counter for
+A kernel takes its tiles by `atomicAdd` on a counter that must be zero when it starts and that it
+leaves zero when it ends.
+Two launches that may run at once must not share one. So an eager launch uses the counter of its
+stream, whose launches run one after another, and every captured launch gets a counter of its own,
+because its graph may be replayed beside anything.
+A launch that the driver refuses has run no block and leaves its counter zero. A captured launch
+keeps its counter for
 ever, replayed or not: nobody tells us when a graph dies, and a counter takes 32 bytes.
 """
 
@@ -21,7 +24,8 @@ POOL_COUNTERS = 2048
 
 
 class TicketCounters:
-    """The counters of one device. The caller makes the device's context current for calls that may allocate."""
+    """The counters of one device. The caller makes the device's context current for calls that may
+    allocate."""
 
     def __init__(self, driver: Driver) -> None:
         """Hold no memory yet; `reserve` allocates the first pool."""
@@ -62,7 +66,8 @@ class TicketCounters:
         return self._free.pop()
 
     def _extend(self) -> None:
-        # Other streams of this thread may be capturing; in relaxed mode the driver permits the allocation.
+        # Other streams of this thread may be capturing; in relaxed mode the driver permits the
+        # allocation.
         mode = self._driver.relax_capture()
         try:
             base = self._driver.upload(bytes(POOL_COUNTERS * COUNTER_BYTES))

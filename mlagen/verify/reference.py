@@ -1,17 +1,18 @@
 """Attention in float64, written from the definition of the options and of nothing else.
 
-    score[q, k]  = mods(softmax_scale * Q[q] . K[k])          natural-log units, mods in the order of the spec
+    score[q, k]  = softmax_scale * Q[q] . K[k], then the score mods in order; natural-log units
     weight[q, k] = exp(score[q, k])  where the mask lets q see k, else 0
     out[q]       = sum_k weight[q, k] V[k] / (sum_k weight[q, k] + exp(sink))
     lse[q]       = log sum_k weight[q, k]                      without the sink
 
-Query i of a sequence with n queries and m keys stands at position i + m - n: the last query sees the last key (bottom-right).
-A row that sees no key has output 0 and LSE -inf. Key rows and cache slots that belong to no sequence are never touched.
+Query i of a sequence with n queries and m keys stands at position i + m - n: the last query sees
+the last key (bottom-right).
+A row that sees no key has output 0 and LSE -inf. Key rows and cache slots that belong to no
+sequence are never touched.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +20,7 @@ from mlagen.errors import UnsupportedError
 from mlagen.verify.arrays import Array, Backend, backend_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from mlagen.spec.mask import Mask
     from mlagen.spec.model import KernelSpec
@@ -36,12 +37,13 @@ def reference(
 
     Args:
         spec: What to compute; architecture, dtype and config do not matter.
-        tensors: NumPy arrays or torch tensors of any float dtype under the canonical names of `run`. Lengths and page
-            ids are read on the host, which synchronises.
+        tensors: NumPy arrays or torch tensors of any float dtype under the canonical names of
+            `run`. Lengths and page ids are read on the host, which synchronises.
         softmax_scale: Overrides the geometry's own scale.
 
     Returns:
-        `out` `[total_q, H, v_head_dim]` or `[batch, seqlen_q, H, v_head_dim]` and `lse` without the last dimension, float64.
+        `out` `[total_q, H, v_head_dim]` or `[batch, seqlen_q, H, v_head_dim]` and `lse` without the
+        last dimension, float64.
         Rows of `out` that belong to no sequence are 0, their LSE is -inf.
     """
     queries = _queries(spec, tensors)
@@ -150,7 +152,8 @@ def _keys_and_values(
 def _rope_rows(
     spec: KernelSpec, tensors: Mapping[str, Array], sequence: _Sequence, ops: Backend
 ) -> Array:
-    """Rope rows of one sequence's keys, whole cache rows where they are such: `[num_keys, width]` or with heads."""
+    """Rope rows of one sequence's keys, whole cache rows where they are such: `[num_keys, width]`
+    or with heads."""
     rope, keys = tensors["k_rope"], sequence.num_keys
     if spec.k_rope.layout == "ragged":
         return rope[sequence.first_key : sequence.first_key + keys]
@@ -265,8 +268,8 @@ def visibility(mask: Mask, queries: Array, keys: Array) -> Array:
 def alibi_slopes(num_heads: int) -> list[float]:
     """The slopes of ALiBi (arXiv 2108.12409), section 3, for any number of heads.
 
-    For a power of two, head h has 2^(-8 (h + 1) / n). Otherwise the first heads have those of the next smaller power, the
-    rest every other one of the power above it.
+    For a power of two, head h has 2^(-8 (h + 1) / n). Otherwise the first heads have those of the
+    next smaller power, the rest every other one of the power above it.
     """
     power = 1
     while power * 2 <= num_heads:

@@ -1,0 +1,122 @@
+"""The parameters of a kernel in host memory: tensor maps, then one struct of scalars and
+pointers."""
+
+from __future__ import annotations
+
+import ctypes
+import math
+import struct
+from typing import TYPE_CHECKING, Any
+
+from mlagen.runtime.driver import TENSOR_MAP_BYTES
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from mlagen.plan.plan import KernelPlan
+    from mlagen.runtime.arguments import Call
+    from mlagen.runtime.inputs import Extents
+    from mlagen.spec.model import KernelSpec
+
+# Native sizes and alignment: the struct that the compiler lays out on the other side.
+_FORMATS = {"int": "i", "int64": "q", "float": "f"}
+_POINTER = "P"
+
+
+def longest_queries(spec: KernelSpec, call: Call, extents: Extents) -> int:
+    """An upper bound on the query lengths: what the caller or the spec says, else all rows."""
+    known = (call.options.max_seqlen_q, spec.max_seqlen)
+    return min([extents.rows_q, *(length for length in known if isinstance(length, int))])
+
+
+def tile_bound(plan: KernelPlan, call: Call, extents: Extents) -> int:
+    """The most tiles that a call can have; how many have work is known on the device only.
+
+    A ragged batch of T rows in B sequences has at most T / tile_m full tiles and B that are not.
+    """
+    if plan.spec.q_layout == "dense":
+        return extents.num_heads * extents.batch * -(-extents.seqlen_q // plan.tile_m)
+    longest = longest_queries(plan.spec, call, extents)
+    by_rows = extents.rows_q // plan.tile_m + extents.batch
+    by_length = extents.batch * -(-longest // plan.tile_m)
+    return extents.num_heads * min(by_rows, by_length)
+
+
+def scalar_values(plan: KernelPlan, call: Call, extents: Extents, lse: Any) -> dict[str, float]:
+    """Every argument that is no pointer; a plan takes those that it names.
+
+    Args:
+        plan: The kernel.
+        call: The tensors and options.
+        extents: Their sizes.
+        lse: The LSE tensor, for its strides.
+    """
+    given = call.options.softmax_scale
+    scale = plan.spec.geometry.softmax_scale if given is None else given
+    values: dict[str, float] = {
+        "softmax_scale_log2": scale * math.log2(math.e),
+        "num_heads": extents.num_heads,
+        "batch": extents.batch,
+        "total_q": extents.rows_q,
+        "seqlen_q": extents.seqlen_q,
+        "max_seqlen_q": longest_queries(plan.spec, call, extents),
+        "total_k": extents.rows_k,
+        "seqlen_k": extents.seqlen_k,
+    }
+    if "block_table" in call.tensors:
+        table = call.tensors["block_table"]
+        values["block_table_stride"] = int(table.stride(0))
+        values["block_table_width"] = int(table.shape[1])
+        values["num_pages"] = int(call.tensors["k_rope"].shape[0])
+    strides = [int(stride) for stride in lse.stride()]
+    names = ("lse_batch_stride", "lse_row_stride", "lse_head_stride")[-len(strides) :]
+    return values | dict(zip(names, strides, strict=True))
+
+
+class ParameterBlock:
+    """One launch's parameters; everything but addresses is written when it is made."""
+
+    def __init__(self, plan: KernelPlan, values: Mapping[str, float]) -> None:
+        """Lay out the block.
+
+        Args:
+            plan: The kernel.
+            values: Arguments by name. What is not among them is a pointer that `write` receives.
+        """
+        maps = len(plan.tensor_maps)
+        codes = (_FORMATS.get(argument.ctype, _POINTER) for argument in plan.arguments)
+        self._struct = struct.Struct("@" + "".join(codes))
+        self._template = [values.get(argument.name, 0) for argument in plan.arguments]
+        self.open_slots = {
+            argument.name: slot
+            for slot, argument in enumerate(plan.arguments)
+            if argument.name not in values
+        }
+        size = maps * TENSOR_MAP_BYTES + self._struct.size
+        self._memory = ctypes.create_string_buffer(size + TENSOR_MAP_BYTES)
+        start = ctypes.addressof(self._memory)
+        padding = -start % TENSOR_MAP_BYTES  # CUtensorMap is aligned to 64 bytes, in CUDA 13 to 128
+        self._base = start + padding
+        self._struct_offset = padding + maps * TENSOR_MAP_BYTES
+        addresses = [self._base + index * TENSOR_MAP_BYTES for index in range(maps + 1)]
+        self._pointers = (ctypes.c_void_p * len(addresses))(*addresses)
+        self._held: list[bytes | None] = [None] * maps
+
+    @property
+    def address(self) -> int:
+        """Address of the array of pointers that the driver takes; valid as long as the block
+        lives."""
+        return ctypes.addressof(self._pointers)
+
+    def set_map(self, index: int, encoded: bytes) -> None:
+        """Put a tensor map in its place, unless it stands there."""
+        if self._held[index] is not encoded:
+            ctypes.memmove(self._base + index * TENSOR_MAP_BYTES, encoded, TENSOR_MAP_BYTES)
+            self._held[index] = encoded
+
+    def write(self, pointers: list[tuple[int, int]]) -> None:
+        """Write the struct, with `(slot, address)` of everything that was left open."""
+        values = self._template.copy()
+        for slot, address in pointers:
+            values[slot] = address
+        self._struct.pack_into(self._memory, self._struct_offset, *values)

@@ -1,0 +1,95 @@
+"""Specs and tensors for the runtime's tests."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from mlagen.spec.model import KernelSpec
+from mlagen.spec.yaml import kernel_from_dict
+
+DEEPSEEK = {
+    "qk_nope_head_dim": 128,
+    "qk_rope_head_dim": 64,
+    "v_head_dim": 128,
+    "kv_lora_rank": 512,
+}
+GLM_FLASH = DEEPSEEK | {"qk_nope_head_dim": 256, "qk_rope_head_dim": 0, "v_head_dim": 256}
+PAGED_64 = {"layout": "paged", "page_size": 64}
+
+
+def make_spec(**options: Any) -> KernelSpec:
+    """A kernel with these options, as a spec file would write them."""
+    return kernel_from_dict({"arch": "sm_90a", "geometry": DEEPSEEK} | options)
+
+
+def offsets(lengths: tuple[int, ...]) -> torch.Tensor:
+    """Running totals of lengths, from 0."""
+    return torch.tensor([0, *lengths]).cumsum(0).to(torch.int32)
+
+
+def make_tensors(
+    spec: KernelSpec,
+    *,
+    q_lens: tuple[int, ...] = (40, 0, 129),
+    k_lens: tuple[int, ...] = (7, 65, 200),
+    heads: int = 4,
+    seed: int = 0,
+) -> dict[str, torch.Tensor]:
+    """Random inputs of a call; dense layouts take the longest of the lengths."""
+    torch.manual_seed(seed)
+    dtype, geometry = getattr(torch, spec.dtype), spec.geometry
+    batch = len(q_lens)
+
+    def draw(*shape: int) -> torch.Tensor:
+        return torch.randn(shape, dtype=torch.float32).to(dtype)
+
+    q_rows = (sum(q_lens),) if spec.q_layout == "ragged" else (batch, max(q_lens))
+    k_rows = (sum(k_lens),) if spec.kv.layout == "ragged" else (batch, max(k_lens))
+    tensors: dict[str, torch.Tensor] = {}
+    if spec.q_form == "fused":
+        tensors["q"] = draw(*q_rows, heads, geometry.qk_head_dim)
+    else:
+        tensors["q_nope"] = draw(*q_rows, heads, geometry.qk_nope_head_dim)
+        tensors["q_pe"] = draw(*q_rows, heads, geometry.qk_rope_head_dim)
+    fused = spec.k_rope.layout == "fused"
+    width = geometry.qk_head_dim if fused else geometry.qk_nope_head_dim
+    tensors["k"] = draw(*k_rows, heads, width)
+    tensors["v"] = draw(*k_rows, heads, geometry.v_head_dim)
+    if spec.q_layout == "ragged":
+        tensors["cu_seqlens_q"] = offsets(q_lens)
+    if spec.kv.layout == "ragged" and spec.kv.row_offsets:
+        tensors["cu_seqlens_k"] = offsets(k_lens)
+    if spec.kv_length_counts == "prefix":
+        lens = [k - q for q, k in zip(q_lens, k_lens, strict=True)]
+        tensors["cache_seqlens"] = torch.tensor(lens, dtype=torch.int32)
+    elif spec.kv.seqlens:
+        tensors["cache_seqlens"] = torch.tensor(k_lens, dtype=torch.int32)
+    tensors |= _rope(spec, k_lens, draw)
+    if spec.sink:
+        tensors["sinks"] = torch.randn(heads)
+    if any(mod.kind == "alibi" and mod.slopes == "tensor" for mod in spec.score_mods):
+        tensors["alibi_slopes"] = torch.rand(heads)
+    return tensors
+
+
+def _rope(spec: KernelSpec, k_lens: tuple[int, ...], draw: Any) -> dict[str, torch.Tensor]:
+    rope = spec.k_rope
+    inner = (rope.row_width,) if rope.num_heads == 1 else (rope.num_heads, rope.row_width)
+    if rope.layout == "ragged":
+        return {"k_rope": draw(sum(k_lens), *inner)}
+    if rope.layout == "dense":
+        return {"k_rope": draw(len(k_lens), max(k_lens), *inner)}
+    if rope.layout == "fused":
+        return {}
+    assert rope.page_size is not None
+    needed = [-(-length // rope.page_size) for length in k_lens]
+    width, pages = max([*needed, 0]), sum(needed)
+    order = torch.randperm(pages, dtype=torch.int32)
+    table = torch.full((len(k_lens), width), 2**30, dtype=torch.int32)
+    first = 0
+    for row, count in enumerate(needed):
+        table[row, :count] = order[first : first + count]
+        first += count
+    return {"k_rope": draw(pages, rope.page_size, *inner), "block_table": table}

@@ -1,0 +1,320 @@
+"""What reaches the driver: tensor maps, argument bytes, grids; and that nothing else about the process changes."""
+
+from __future__ import annotations
+
+import math
+import threading
+from typing import TYPE_CHECKING
+
+import pytest
+import torch
+
+from mlagen.errors import DriverError, InputError
+from tests.runtime.calls import DEEPSEEK, GLM_FLASH, PAGED_64, make_spec, make_tensors
+from tests.runtime.fake_driver import H200_SMS, FakeDriver
+
+if TYPE_CHECKING:
+    from tests.runtime.conftest import LoadFake
+
+
+def test_arguments_of_a_ragged_call(fake: FakeDriver, load: LoadFake) -> None:
+    spec = make_spec(lse=True, sink=True, k_rope=PAGED_64)
+    tensors = make_tensors(spec)
+    out, lse = load(spec).run(tensors, return_lse=True)
+    (launch,) = fake.launches
+    assert launch.arguments == {
+        "softmax_scale_log2": pytest.approx(192**-0.5 * math.log2(math.e), rel=1e-6),
+        "num_heads": 4,
+        "batch": 3,
+        "total_q": 169,
+        "cu_seqlens_q": tensors["cu_seqlens_q"].data_ptr(),
+        "max_seqlen_q": 169,
+        "total_k": 272,
+        "cu_seqlens_k": tensors["cu_seqlens_k"].data_ptr(),
+        "block_table": tensors["block_table"].data_ptr(),
+        "block_table_stride": 4,
+        "block_table_width": 4,
+        "num_pages": 7,
+        "lse": lse.data_ptr(),
+        "lse_row_stride": 4,
+        "lse_head_stride": 1,
+        "sinks": tensors["sinks"].data_ptr(),
+        "tickets": launch.arguments["tickets"],
+    }
+    assert out.shape == (169, 4, 128)
+    assert out.dtype == torch.bfloat16
+    assert lse.shape == (169, 4)
+    assert lse.dtype == torch.float32
+    assert launch.stream == fake.stream
+
+
+def test_tensor_maps_of_a_ragged_call(fake: FakeDriver, load: LoadFake) -> None:
+    spec = make_spec(q_form="split", k_rope=PAGED_64)
+    tensors = make_tensors(spec)
+    out = load(spec).run(tensors)
+    maps = fake.launches[0].maps
+    assert maps["q_nope"].address == tensors["q_nope"].data_ptr()
+    assert maps["q_nope"].dims == (128, 4, 2**30, 2**31 - 1, 2**31 - 1)
+    assert maps["q_nope"].strides_bytes == (256, 1024, 2**34 - 1024, 1024)
+    assert maps["q_nope"].box == (64, 1, 64, 1, 1)
+    assert maps["q_pe"].dims[:2] == (64, 4)
+    assert maps["k"].dims == (128, 4, 272)
+    assert maps["k"].strides_bytes == (256, 1024)
+    assert maps["k_rope"].address == tensors["k_rope"].data_ptr() + 512 * 2
+    assert maps["k_rope"].dims == (64, 1, 64, 7)
+    assert maps["k_rope"].strides_bytes[1:] == (576 * 2, 64 * 576 * 2)
+    assert maps["out"].address == out.data_ptr()
+    assert maps["out"].dims[:2] == (128, 4)
+
+
+@pytest.mark.parametrize(
+    ("q_lens", "max_seqlen_q", "tiles"),
+    [
+        ((128,), None, 1 * 4),
+        ((65, 64), None, 3 * 4),  # for all the host knows, 128 rows and a single one
+        ((65, 64), 65, 2 * 4),
+        ((1, 1, 1), 1, 3 * 4),
+        ((40, 0, 129), None, 4 * 4),
+        ((10_000,), None, H200_SMS),
+    ],
+)
+def test_grid_is_the_bound_on_tiles(
+    fake: FakeDriver,
+    load: LoadFake,
+    q_lens: tuple[int, ...],
+    max_seqlen_q: int | None,
+    tiles: int,
+) -> None:
+    spec = make_spec()
+    tensors = make_tensors(spec, q_lens=q_lens, k_lens=(5,) * len(q_lens))
+    load(spec).run(tensors, max_seqlen_q=max_seqlen_q)
+    assert fake.launches[0].grid == tiles
+    assert fake.launches[0].block == 384
+
+
+def test_static_max_seqlen_bounds_the_grid(fake: FakeDriver, load: LoadFake) -> None:
+    spec = make_spec(max_seqlen=128)
+    load(spec).run(make_tensors(spec, q_lens=(128,), k_lens=(128,)))
+    assert fake.launches[0].grid == 4
+
+
+def test_dense_call(fake: FakeDriver, load: LoadFake) -> None:
+    spec = make_spec(q_layout="dense", kv={"layout": "dense", "seqlens": True}, lse=True)
+    tensors = make_tensors(spec, q_lens=(130, 130), k_lens=(300, 299))
+    out, lse = load(spec).run(tensors, return_lse=True)
+    (launch,) = fake.launches
+    assert launch.grid == 2 * 2 * 4
+    assert launch.maps["q"].dims == (192, 4, 130, 2)
+    assert launch.maps["k"].dims == (192, 4, 300, 2)
+    assert launch.arguments["seqlen_q"] == 130
+    assert launch.arguments["seqlen_k"] == 300
+    assert launch.arguments["lse_batch_stride"] == 130 * 4
+    assert out.shape == (2, 130, 4, 128)
+    assert lse.shape == (2, 130, 4)
+
+
+def test_strided_inputs_and_outputs_are_described_as_they_are(
+    fake: FakeDriver, load: LoadFake
+) -> None:
+    """k and v as slices of one projection, out in a padded buffer, lse with the heads outermost."""
+    spec = make_spec(lse=True, k_rope="ragged")
+    tensors = make_tensors(spec)
+    kv = torch.randn(272, 4, 256).to(torch.bfloat16)
+    tensors |= {"k": kv[..., :128], "v": kv[..., 128:]}
+    out = torch.empty(169, 4, 192, dtype=torch.bfloat16)[..., :128]
+    lse = torch.empty(4, 169).T
+    load(spec).run(tensors, out=out, lse=lse)
+    (launch,) = fake.launches
+    assert launch.maps["k"].strides_bytes == (512, 2048)
+    assert launch.maps["v"].address == kv.data_ptr() + 256
+    assert launch.maps["out"].strides_bytes[:2] == (384, 1536)
+    assert launch.arguments["lse"] == lse.data_ptr()
+    assert launch.arguments["lse_row_stride"] == 1
+    assert launch.arguments["lse_head_stride"] == 169
+
+
+def test_offsets_past_two_gigabytes_stay_exact(fake: FakeDriver, load: LoadFake) -> None:
+    """Cases 15 and 16: 70 000 pages and 2^24 rows of q; tensors that are only described take no memory."""
+    spec = make_spec(k_rope={"layout": "paged", "page_size": 64})
+    tensors = {name: tensor.to("meta") for name, tensor in make_tensors(spec).items()}
+    fake.ordinal = -1  # meta tensors pass for device 0
+    rows = 2**24
+    tensors["q"] = torch.empty(rows, 4, 192, dtype=torch.bfloat16, device="meta")
+    tensors["k_rope"] = torch.empty(70_000, 64, 576, dtype=torch.bfloat16, device="meta")
+    fake.encode_tensor_map = lambda spec: fake.encoded.append(spec) or bytes(128)  # type: ignore[method-assign, func-returns-value, assignment]  # keeps the spec only
+    fake.prepare_launch = lambda *_, **__: lambda _: None  # type: ignore[method-assign]  # nothing to read back
+    kernels = load(spec)
+    kernels.run(tensors)
+    by_dims = {found.dims[-1]: found for found in fake.encoded}
+    assert by_dims[70_000].strides_bytes[-1] == 64 * 576 * 2
+
+
+@pytest.mark.parametrize("geometry", [DEEPSEEK, GLM_FLASH], ids=["192x128", "256x256"])
+def test_rope_of_width_0_has_no_map(
+    fake: FakeDriver, load: LoadFake, geometry: dict[str, int]
+) -> None:
+    """Case 27: a rope tensor of width 0, or none, is the same; q_nope alone is q."""
+    spec = make_spec(geometry=geometry)
+    tensors = make_tensors(spec)
+    kernels = load(spec)
+    kernels.run(tensors)
+    kernels.run(tensors, k_rope=None, q_pe=None)
+    assert set(fake.launches[0].maps) == {"q", "k", "v", "out"}
+    if geometry is GLM_FLASH:
+        tensors["q_nope"] = tensors.pop("q")
+        empty = torch.empty(272, 0, dtype=torch.bfloat16)
+        kernels.run(tensors, k_rope=empty, q_pe=torch.empty(169, 4, 0, dtype=torch.bfloat16))
+        assert fake.launches[-1].arguments["softmax_scale_log2"] == pytest.approx(
+            256**-0.5 * math.log2(math.e), rel=1e-6
+        )
+
+
+def test_softmax_scale_comes_from_the_model_unless_given(fake: FakeDriver, load: LoadFake) -> None:
+    """Case 25: DeepSeek-V3's YaRN factor of 40 gives 0.135234, never a scale from 576."""
+    scaling = {"type": "yarn", "factor": 40.0, "mscale_all_dim": 1.0}
+    spec = make_spec(geometry=DEEPSEEK | {"rope_scaling": scaling})
+    kernels, tensors = load(spec), make_tensors(spec)
+    for argument in ({}, {"softmax_scale": 0.5}, {"sm_scale": 0.25}):
+        kernels.run(tensors, **argument)
+    scales = [
+        launch.arguments["softmax_scale_log2"] / math.log2(math.e) for launch in fake.launches
+    ]
+    assert scales == pytest.approx([0.135234, 0.5, 0.25], rel=1e-5)
+
+
+def test_runs_on_the_tensors_device_and_leaves_the_current_one(
+    fake: FakeDriver, load: LoadFake
+) -> None:
+    """Case 17: tensors on cuda:1 while cuda:0 is current; also in a thread without a context."""
+    spec = make_spec()
+    kernels, tensors = load(spec), make_tensors(spec)
+    fake.ordinal = 1
+    for current in (100, 0):
+        fake.context = current
+        kernels.run(tensors)
+        assert fake.context == current
+        assert not fake.relaxed
+    assert [launch.context for launch in fake.launches] == [101, 101]
+    assert {context for context, _ in fake.loaded} == {101}
+    assert {context for context, _, _ in fake.uploads} == {101}
+
+
+def test_context_is_restored_after_a_failure(fake: FakeDriver, load: LoadFake) -> None:
+    spec = make_spec()
+    kernels, tensors = load(spec), make_tensors(spec)
+    fake.ordinal = 1
+    for call in ("cuModuleLoadData", "cuMemAlloc", "cuLaunchKernelEx"):
+        fake.refuse = call
+        with pytest.raises(DriverError, match=call):
+            kernels.run(tensors)
+        assert fake.context == 100
+        assert not fake.relaxed
+    fake.refuse = None
+    kernels.run(tensors)
+    assert len(fake.launches) == 1
+
+
+def test_tensor_maps_are_encoded_once_for_a_pointer(fake: FakeDriver, load: LoadFake) -> None:
+    spec = make_spec()
+    kernels, tensors = load(spec), make_tensors(spec)
+    out = torch.empty(169, 4, 128, dtype=torch.bfloat16)
+    for _ in range(3):
+        kernels.run(tensors, out=out)
+    assert len(fake.encoded) == 4
+    moved = tensors | {"v": tensors["v"].clone()}
+    for arguments in (moved, tensors, moved):
+        kernels.run(arguments, out=out)
+    assert len(fake.encoded) == 5
+    assert fake.launches[-1].maps["v"].address == moved["v"].data_ptr()
+    assert fake.launches[-2].maps["v"].address == tensors["v"].data_ptr()
+
+
+def test_a_pointer_reused_for_another_shape_gets_another_map(
+    fake: FakeDriver, load: LoadFake
+) -> None:
+    spec = make_spec()
+    kernels = load(spec)
+    tensors = make_tensors(spec, q_lens=(40,), k_lens=(50,))
+    kernels.run(tensors)
+    shorter = tensors | {"k": tensors["k"][:20], "v": tensors["v"][:20]}
+    kernels.run(shorter)
+    assert fake.launches[-1].maps["k"].address == tensors["k"].data_ptr()
+    assert fake.launches[-1].maps["k"].dims[-1] == 20
+    assert fake.launches[-1].arguments["total_k"] == 20
+
+
+def test_two_kernels_of_one_spec_keep_their_own_functions(fake: FakeDriver, load: LoadFake) -> None:
+    """Case 22: two specs that differ only in the mask, called in turn from two threads."""
+    causal, full = make_spec(mask="causal"), make_spec(mask="none")
+    kernels, tensors = load(causal, full), make_tensors(causal)
+
+    def call(mask: str) -> None:
+        for _ in range(50):
+            kernels.run(tensors, mask=mask)
+
+    threads = [threading.Thread(target=call, args=(mask,)) for mask in ("causal", "none")]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    entries = [launch.entry for launch in fake.launches]
+    assert len(set(entries)) == 2
+    assert all(entries.count(entry) == 50 for entry in set(entries))
+    assert len(fake.loaded) == 2
+
+
+def test_empty_batches_launch_nothing_and_fill_the_outputs(
+    fake: FakeDriver, load: LoadFake
+) -> None:
+    spec = make_spec(lse=True)
+    kernels = load(spec)
+    nothing = make_tensors(spec, q_lens=(), k_lens=())
+    out, lse = kernels.run(nothing, return_lse=True)
+    assert out.shape == (0, 4, 128)
+    assert lse.shape == (0, 4)
+    rows_of_nobody = nothing | {"q": torch.ones(5, 4, 192, dtype=torch.bfloat16)}
+    out, lse = kernels.run(rows_of_nobody, return_lse=True)
+    assert bool((out == 0).all())
+    assert bool(torch.isneginf(lse).all())
+    assert not fake.launches
+
+
+def test_no_keys_at_all_launches_on_good_pointers(fake: FakeDriver, load: LoadFake) -> None:
+    """Case 4: all lengths 0, a cache of zero pages, a page table of width 0."""
+    spec = make_spec(k_rope=PAGED_64, lse=True)
+    tensors = make_tensors(spec, q_lens=(4,) * 16, k_lens=(0,) * 16)
+    assert tensors["k_rope"].shape == (0, 64, 576)
+    assert tensors["block_table"].shape == (16, 0)
+    out = load(spec).run(tensors)
+    (launch,) = fake.launches
+    assert launch.maps["k_rope"].dims == (64, 1, 64, 1)
+    assert launch.maps["k"].dims == (128, 4, 1)
+    assert launch.maps["v"].address == out.data_ptr()
+
+
+def test_single_head_and_single_row_tensors_with_odd_strides(
+    fake: FakeDriver, load: LoadFake
+) -> None:
+    """Strides of dimensions of size 1 mean nothing: the encoder gets ones that it accepts."""
+    spec = make_spec()
+    tensors = make_tensors(spec, q_lens=(1,), k_lens=(1,), heads=1)
+    tensors["q"] = torch.as_strided(tensors["q"], (1, 1, 192), (3, 5, 1))
+    load(spec).run(tensors)
+    assert fake.launches[0].maps["q"].strides_bytes[0] == 384
+
+
+def test_out_that_shares_memory_with_an_input_is_refused(load: LoadFake) -> None:
+    spec = make_spec()
+    tensors = make_tensors(spec)
+    kernels = load(spec)
+    kernels.run(tensors, out=torch.empty(169, 4, 128, dtype=torch.bfloat16))
+    shared = tensors["v"].view(-1)[: 169 * 4 * 128].view(169, 4, 128)
+    with pytest.raises(InputError, match=r"out: its memory overlaps that of v"):
+        kernels.run(tensors, out=shared)
+
+
+def test_lse_kernel_serves_a_call_without_lse(fake: FakeDriver, load: LoadFake) -> None:
+    spec = make_spec(lse=True)
+    out = load(spec).run(make_tensors(spec))
+    assert isinstance(out, torch.Tensor)
+    assert fake.launches[0].arguments["lse"] != 0

@@ -1,0 +1,1 @@
+"""Tests of what people read: examples that run, pages that are current, tidy text files."""

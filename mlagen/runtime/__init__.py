@@ -1,5 +1,4 @@
-"""From tensors to a launched kernel: check the arguments, choose the variant, encode tensor maps,
-launch.
+"""From tensors to a launched kernel: check the arguments, choose the variant, encode tensor maps, launch.
 
 Belongs here: everything that happens in `load` and `run`, and the only calls of the CUDA driver
 (`driver.py`).

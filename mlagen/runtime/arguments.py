@@ -156,8 +156,7 @@ def _parse_options(given: Mapping[str, Any]) -> Options:
 
 
 def _mask(given: Mapping[str, Any]) -> Mask | None:
-    """The mask by `mask=`, or by `causal=`, `window_size=` and `attention_chunk=` as FlashAttention
-    means them."""
+    """The mask by `mask=`, or by `causal=`, `window_size=` and `attention_chunk=` as FlashAttention means them."""
     flags = [name for name in ("causal", "window_size", "attention_chunk") if name in given]
     if "mask" in given:
         if flags:
@@ -198,8 +197,7 @@ def parse_mask(value: Any) -> Mask:
 
 
 def parse_score_mod(value: Any) -> ScoreMod:
-    """The score mod that a word, a dict or list as in a spec, or an object names, in its plainest
-    form."""
+    """The score mod that a word, a dict or list as in a spec, or an object names, in its plainest form."""
     return simplified_score_mod(_parse_union("score_mod", value, SCORE_MOD_NAMES))
 
 

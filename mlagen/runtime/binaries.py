@@ -1,5 +1,4 @@
-"""Where a kernel's machine code comes from: a folder of built kernels, the cache, or NVRTC on the
-spot."""
+"""Where a kernel's machine code comes from: a folder of built kernels, the cache, or NVRTC on the spot."""
 
 from __future__ import annotations
 
@@ -69,8 +68,7 @@ class Binaries:
             return self._found[spec.hash]
 
     def get_all(self, specs: Sequence[KernelSpec]) -> list[tuple[KernelPlan, bytes]]:
-        """Plans and cubins of all these kernels; what has to be compiled is compiled in
-        parallel."""
+        """Plans and cubins of all these kernels; what has to be compiled is compiled in parallel."""
         with self._lock:
             lacking = [spec for spec in specs if spec.hash not in self._found]
             for kernel in self._fetch(lacking, capturing=False) if lacking else ():

@@ -62,16 +62,19 @@ class Device:
             if arch.compute_capability == capability:
                 return arch
         known = ", ".join(
-            f"{name} ({arch.compute_capability[0]}.{arch.compute_capability[1]})"
-            for name, arch in ARCHS.items()
+            f"{major}.{minor} ({arch.name})"
+            for arch in ARCHS.values()
+            for major, minor in [arch.compute_capability]
         )
-        message = f"device: cuda:{self.ordinal} has compute capability {capability[0]}.{capability[1]}\n  use a GPU of {known}"
+        have = f"{capability[0]}.{capability[1]}"
+        message = (
+            f"device: cuda:{self.ordinal} has compute capability {have}\n  use a GPU of {known}"
+        )
         raise DeviceError(message)
 
     @contextmanager
     def current(self) -> Iterator[None]:
-        """Make this device's context the thread's, and allow allocation beside a graph capture;
-        both end with the block."""
+        """Make this device's context the thread's and allow allocation beside a capture, in a `with` block."""
         driver = self.driver
         foreign = driver.current_context() != self.context
         if foreign:
@@ -87,8 +90,7 @@ class Device:
                 driver.pop_context()
 
     def function(self, plan: KernelPlan, cubin: bytes) -> int:
-        """The loaded kernel of a cubin, with its dynamic shared memory allowed; loaded once a
-        process."""
+        """The loaded kernel of a cubin, with its dynamic shared memory allowed; loaded once a process."""
         key = (plan.name, hashlib.sha256(cubin).hexdigest())
         with self._lock:
             if key not in self._functions:

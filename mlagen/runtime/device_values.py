@@ -1,5 +1,7 @@
-"""`validate=True`: read lengths and page ids from the device and check them. Synchronises; `run`
-never does this unasked."""
+"""`validate=True`: read lengths and page ids from the device and check them.
+
+This synchronises; `run` never does it unasked.
+"""
 
 from __future__ import annotations
 
@@ -95,7 +97,8 @@ class _Values:
             zip(self._read(name), added, room, strict=True)
         ):
             if not 0 <= count + more <= rows or count < 0:
-                message = f"{self.name(name)}: sequence {index} has {count} + {more} keys, but the tensor has room for {rows}"
+                has = f"sequence {index} has {count} + {more} keys"
+                message = f"{self.name(name)}: {has}, but the tensor has room for {rows}"
                 raise InputError(f"{message}\n  lengths lie between 0 and the rows of k and v")
             keys.append(count + more)
         return keys

@@ -1,5 +1,4 @@
-"""Which loaded kernel a call means: every spec is held against the tensors and options, exactly one
-may remain."""
+"""Which loaded kernel a call means: every spec is held against the tensors and options, exactly one may remain."""
 
 from __future__ import annotations
 
@@ -75,8 +74,7 @@ def _prefer(specs: list[KernelSpec], good: Callable[[KernelSpec], bool]) -> list
 
 
 def _prefer_length(specs: list[KernelSpec], given: int | None) -> list[KernelSpec]:
-    """The tightest static length if the caller promised one, else a kernel that takes any
-    length."""
+    """The tightest static length if the caller promised one, else a kernel that takes any length."""
     static = [spec.max_seqlen for spec in specs if isinstance(spec.max_seqlen, int)]
     if given is None or not static:
         return _prefer(specs, lambda spec: spec.max_seqlen == "dynamic")
@@ -207,8 +205,7 @@ def _rope(spec: KernelSpec, call: Call) -> Iterator[Mismatch]:
 
 
 def _rope_fits(spec: KernelSpec, call: Call) -> bool:
-    """Whether k_rope's leading dimensions can be those of this layout: `[T, (H,) D]` or `[batch,
-    seqlen, (H,) D]`."""
+    """Whether k_rope's leading dimensions can be those of this layout: `[T, (H,) D]` or `[batch, seqlen, (H,) D]`."""
     tensor = call.tensors["k_rope"]
     if spec.k_rope.layout == "fused":
         return False
@@ -305,8 +302,7 @@ def _no_kernel(
 
 
 def normalised(call: Call) -> Call:
-    """The call without rope tensors of width 0, and with `q_nope` renamed to `q` where there is no
-    rope part."""
+    """The call without rope tensors of width 0, and with `q_nope` renamed to `q` where there is no rope part."""
     tensors, written = dict(call.tensors), dict(call.written)
     for name in ("q_pe", "k_rope"):
         if name in tensors and getattr(tensors[name], "shape", (1,))[-1:] == (0,):

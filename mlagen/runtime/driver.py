@@ -90,8 +90,7 @@ class Driver(Protocol):
     def prepare_launch(
         self, function: int, *, grid: int, block: int, shared_memory_bytes: int, parameters: int
     ) -> Callable[[int], None]:
-        """A function that launches on the stream given; `parameters` is the address of the array of
-        pointers."""
+        """A function that launches on the stream given; `parameters` is the address of the array of pointers."""
 
     def stream_id(self, stream: int) -> int:
         """An id that no other stream of this process ever has, unlike the handle."""
@@ -100,15 +99,13 @@ class Driver(Protocol):
         """Whether the stream records a graph instead of running."""
 
     def relax_capture(self) -> int:
-        """Let this thread allocate while some stream captures; returns what `restore_capture`
-        needs."""
+        """Let this thread allocate while some stream captures; returns what `restore_capture` needs."""
 
     def restore_capture(self, mode: int) -> None:
         """Undo `relax_capture`."""
 
     def upload(self, data: bytes) -> int:
-        """Device memory of the current context that holds `data`, complete on return, also for
-        other streams."""
+        """Device memory of the current context that holds `data`, complete on return, also for other streams."""
 
 
 @functools.cache
@@ -132,8 +129,8 @@ class CudaDriver:
         self._check("cuInit", self._cuda.cuInit(0))
         if self.version() < OLDEST_DRIVER:
             major, minor = divmod(self.version() // 10, 100)
-            message = f"the NVIDIA driver supports CUDA {major}.{minor}; mlagen needs 12.0 or newer\n  update the driver"
-            raise MissingDependencyError(message)
+            message = f"the NVIDIA driver supports CUDA {major}.{minor}; mlagen needs 12.0 or newer"
+            raise MissingDependencyError(f"{message}\n  update the driver")
 
     def _check(self, call: str, result: tuple[Any, ...]) -> Any:
         """The value of a driver call, or DriverError."""

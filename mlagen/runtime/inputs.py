@@ -1,5 +1,4 @@
-"""Checks of the tensors of a call against the kernel chosen for it. Reads shapes, strides, dtypes,
-devices: no values."""
+"""Checks of the tensors of a call against the kernel chosen for it: shapes, dtypes, devices, never values."""
 
 from __future__ import annotations
 
@@ -18,11 +17,9 @@ if TYPE_CHECKING:
 # cuTensorMapEncodeTiled).
 ALIGNMENT_BYTES = 16
 LARGEST_INT = 2**31 - 1
-LARGEST_STRIDE_BYTES = 2**40 - 1
 
 _INTEGERS = ("cu_seqlens_q", "cu_seqlens_k", "cache_seqlens", "block_table")
 _PER_HEAD = ("sinks", "alibi_slopes")
-_OUTPUTS = ("out", "lse")
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,8 +44,7 @@ class Extents:
 
 
 def check_presence(call: Call) -> None:
-    """Raise InputError if a tensor that every call needs is missing, or two forms of one are
-    mixed."""
+    """Raise InputError if a tensor that every call needs is missing, or two forms of one are mixed."""
     tensors = call.tensors
     if "q" in tensors and ("q_nope" in tensors or "q_pe" in tensors):
         raise InputError("q: given together with q_nope or q_pe\n  pass q, or q_nope and q_pe")
@@ -130,8 +126,7 @@ class _Checker:
                 )
 
     def _expect(self, name: str, *dims: tuple[str, int] | int) -> None:
-        """Raise unless the tensor has this shape; a named size appears in the message with its
-        name."""
+        """Raise unless the tensor has this shape; a named size appears in the message with its name."""
         sizes = [dim if isinstance(dim, int) else dim[1] for dim in dims]
         shape = [int(size) for size in self._tensors[name].shape]
         if shape == sizes:
@@ -250,24 +245,15 @@ class _Checker:
         width = self._axis("block_table", 1, 2, "[batch, max_pages]")
         name, page_size = self._name("block_table"), self._spec.k_rope.page_size
         assert page_size is not None
-        longest = extents.seqlen_k
-        if (
-            self._spec.kv.layout == "dense"
-            and not self._spec.kv.seqlens
-            and width * page_size < longest
-        ):
+        spec, given = self._spec, self._call.options.max_seqlen_k
+        longest = given or 0
+        if spec.kv.layout == "dense" and not spec.kv.seqlens:
+            longest = max(longest, extents.seqlen_k)
+        if width * page_size < longest:
             needed = -(-longest // page_size)
-            message = f"{name}: expected int32 [batch={extents.batch}, >= {needed}], got {list(self._tensors['block_table'].shape)}"
-            raise ShapeError(
-                f"{message}\n  {needed} pages of {page_size} keys hold seqlen_k={longest}"
-            )
-        given = self._call.options.max_seqlen_k
-        if given is not None and width * page_size < given:
-            needed = -(-given // page_size)
-            message = f"{name}: expected [batch={extents.batch}, >= {needed}], got {list(self._tensors['block_table'].shape)}"
-            raise ShapeError(
-                f"{message}\n  {needed} pages of {page_size} keys hold max_seqlen_k={given}"
-            )
+            got = list(self._tensors["block_table"].shape)
+            message = f"{name}: expected int32 [batch={extents.batch}, >= {needed}], got {got}"
+            raise ShapeError(f"{message}\n  {needed} pages of {page_size} hold {longest} keys")
         self._expect("block_table", ("batch", extents.batch), ("max_pages", width))
         if pages == 0 and width > 0 and extents.rows_k > 0:
             message = f"{self._name('k_rope')}: has 0 pages, but {extents.rows_k} keys need some"
@@ -334,80 +320,3 @@ class _Checker:
                     f"{name}: {extents.batch} sequences of at most {given} cannot fill {rows} rows"
                 )
                 raise InputError(f"{message}\n  pass the longest length, or leave it out")
-
-
-def check_strides(call: Call) -> None:
-    """Raise ShapeError unless TMA can address what the kernel reads and writes, and vectors are
-    contiguous."""
-    for canonical, tensor in call.tensors.items():
-        name = call.written[canonical]
-        if canonical in ("cu_seqlens_q", "cu_seqlens_k", "cache_seqlens", *_PER_HEAD):
-            _check_contiguous(name, tensor)
-        elif canonical == "block_table":
-            _check_last_dimension(name, tensor)
-        else:
-            if canonical in _OUTPUTS:
-                _check_distinct(name, tensor)
-            if canonical != "lse":
-                _check_tma(name, tensor)
-
-
-def _check_contiguous(name: str, tensor: Any) -> None:
-    if tensor.numel() > 1 and tensor.stride(0) != 1:
-        message = f"{name}: expected contiguous elements, got stride {tensor.stride(0)}"
-        raise ShapeError(f"{message}\n  copy it with {name}.contiguous()")
-
-
-def _check_last_dimension(name: str, tensor: Any) -> None:
-    if tensor.shape[-1] > 1 and tensor.stride(-1) != 1:
-        message = f"{name}: expected a contiguous last dimension, got strides {tensor.stride()}"
-        raise ShapeError(f"{message}\n  copy it with {name}.contiguous()")
-
-
-def _check_distinct(name: str, tensor: Any) -> None:
-    steps = sorted(
-        (step, size) for size, step in zip(tensor.shape, tensor.stride(), strict=True) if size > 1
-    )
-    reach = 0
-    for step, size in steps:
-        if step <= reach:
-            message = f"{name}: an output whose elements overlap, strides {tensor.stride()}"
-            raise ShapeError(f"{message}\n  pass a tensor of its own")
-        reach += step * (size - 1)
-
-
-def _check_tma(name: str, tensor: Any) -> None:
-    _check_last_dimension(name, tensor)
-    if tensor.numel() == 0:
-        return
-    item = tensor.element_size()
-    for size, stride in zip(tensor.shape[:-1], tensor.stride()[:-1], strict=True):
-        step = stride * item
-        if size > 1 and (step % ALIGNMENT_BYTES or not 0 < step <= LARGEST_STRIDE_BYTES):
-            message = (
-                f"{name}: expected strides that are multiples of {ALIGNMENT_BYTES} bytes, "
-                f"got {tensor.stride()} elements of {item} bytes"
-            )
-            raise ShapeError(f"{message}\n  copy it with {name}.contiguous()")
-
-
-def check_alignment(name: str, pointer: int) -> None:
-    """Raise unless TMA can start at this address."""
-    if pointer % ALIGNMENT_BYTES:
-        message = f"{name}: its data starts at {pointer:#x}, no multiple of {ALIGNMENT_BYTES} bytes"
-        raise ShapeError(f"{message}\n  copy it with {name}.clone()")
-
-
-def check_even_rows(name: str, tensor: Any) -> None:
-    """Raise unless the rows of `[batch, seqlen, ...]` are evenly spaced, so that batch and rows are
-    one dimension."""
-    if min(tensor.shape[:2]) < 2:
-        return
-    batch_stride, row_stride = tensor.stride()[:2]
-    expected = int(tensor.shape[1]) * row_stride
-    if batch_stride != expected:
-        message = (
-            f"{name}: expected a batch stride of {expected} elements, {tensor.shape[1]} rows of {row_stride}, "
-            f"got {batch_stride}"
-        )
-        raise ShapeError(f"{message}\n  copy it with {name}.contiguous()")

@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING, Any, Literal
 from mlagen.errors import DeviceError, InputError, MlagenError
 from mlagen.plan import plan_kernel
 from mlagen.runtime import driver as driver_module
+from mlagen.runtime.addressing import check_strides
 from mlagen.runtime.arguments import parse_call
 from mlagen.runtime.binaries import Binaries, JitPolicy
 from mlagen.runtime.device import devices_of
 from mlagen.runtime.device_values import check_device_values
 from mlagen.runtime.dispatch import normalised, select
-from mlagen.runtime.inputs import check_presence, check_strides, check_tensors
+from mlagen.runtime.inputs import check_presence, check_tensors
 from mlagen.runtime.launch import Recipe
 from mlagen.settings import Settings
 from mlagen.spec.model import KernelSpec, SpecFile

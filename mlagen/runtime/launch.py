@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from mlagen.errors import DriverError, InputError
-from mlagen.runtime.inputs import ALIGNMENT_BYTES, check_alignment, check_even_rows
+from mlagen.runtime.addressing import ALIGNMENT_BYTES, check_alignment, check_even_rows
 from mlagen.runtime.parameters import ParameterBlock, scalar_values, tile_bound
 from mlagen.runtime.tensor_map import TensorGeometry
 

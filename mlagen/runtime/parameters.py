@@ -1,5 +1,4 @@
-"""The parameters of a kernel in host memory: tensor maps, then one struct of scalars and
-pointers."""
+"""The parameters of a kernel in host memory: tensor maps, then one struct of scalars and pointers."""
 
 from __future__ import annotations
 
@@ -104,8 +103,7 @@ class ParameterBlock:
 
     @property
     def address(self) -> int:
-        """Address of the array of pointers that the driver takes; valid as long as the block
-        lives."""
+        """Address of the array of pointers that the driver takes; valid as long as the block lives."""
         return ctypes.addressof(self._pointers)
 
     def set_map(self, index: int, encoded: bytes) -> None:

@@ -88,8 +88,7 @@ def tensor_map_spec(plan: TensorMapPlan, geometry: TensorGeometry, address: int)
 def _split_dimensions(
     geometry: TensorGeometry, item: int
 ) -> tuple[list[tuple[int, int]], tuple[int, int]]:
-    """`(size, stride in bytes)` of the dimensions outside the heads, outermost first, and of the
-    heads."""
+    """`(size, stride in bytes)` of the dimensions outside the heads, outermost first, and of the heads."""
     any_stride = (
         -(-geometry.shape[-1] * item // 16) * 16
     )  # one that the encoder accepts, where none is ever taken

@@ -24,8 +24,7 @@ POOL_COUNTERS = 2048
 
 
 class TicketCounters:
-    """The counters of one device. The caller makes the device's context current for calls that may
-    allocate."""
+    """The counters of one device. The caller makes the device's context current for calls that may allocate."""
 
     def __init__(self, driver: Driver) -> None:
         """Hold no memory yet; `reserve` allocates the first pool."""

@@ -1,5 +1,4 @@
-"""The few array operations in which NumPy and torch differ, so that the reference is written once
-for both."""
+"""The few array operations in which NumPy and torch differ, so that the reference is written once for both."""
 
 from __future__ import annotations
 
@@ -191,8 +190,7 @@ def backend_of(array: Array) -> Backend:
 
 
 def round_to(array: Array, dtype: str, destination: Array | None) -> Array:
-    """A float64 array in another dtype, of its own kind, written into `destination` if there is
-    one."""
+    """A float64 array in another dtype, of its own kind, written into `destination` if there is one."""
     if isinstance(array, np.ndarray):
         import ml_dtypes  # gives NumPy bfloat16
 

@@ -152,8 +152,7 @@ def _keys_and_values(
 def _rope_rows(
     spec: KernelSpec, tensors: Mapping[str, Array], sequence: _Sequence, ops: Backend
 ) -> Array:
-    """Rope rows of one sequence's keys, whole cache rows where they are such: `[num_keys, width]`
-    or with heads."""
+    """Rope rows of one sequence's keys, whole cache rows where they are such: `[num_keys, width]` or with heads."""
     rope, keys = tensors["k_rope"], sequence.num_keys
     if spec.k_rope.layout == "ragged":
         return rope[sequence.first_key : sequence.first_key + keys]

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
-from mlagen.spec.model import KernelSpec
 from mlagen.spec.yaml import kernel_from_dict
+
+if TYPE_CHECKING:
+    from mlagen.spec.model import KernelSpec
 
 DEEPSEEK = {
     "qk_nope_head_dim": 128,

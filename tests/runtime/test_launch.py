@@ -116,7 +116,7 @@ def test_dense_call(fake: FakeDriver, load: LoadFake) -> None:
 def test_strided_inputs_and_outputs_are_described_as_they_are(
     fake: FakeDriver, load: LoadFake
 ) -> None:
-    """k and v as slices of one projection, out in a padded buffer, lse with the heads outermost."""
+    """K and V as slices of one projection, out in a padded buffer, lse with the heads outermost."""
     spec = make_spec(lse=True, k_rope="ragged")
     tensors = make_tensors(spec)
     kv = torch.randn(272, 4, 256).to(torch.bfloat16)
@@ -141,7 +141,7 @@ def test_offsets_past_two_gigabytes_stay_exact(fake: FakeDriver, load: LoadFake)
     rows = 2**24
     tensors["q"] = torch.empty(rows, 4, 192, dtype=torch.bfloat16, device="meta")
     tensors["k_rope"] = torch.empty(70_000, 64, 576, dtype=torch.bfloat16, device="meta")
-    fake.encode_tensor_map = lambda spec: fake.encoded.append(spec) or bytes(128)  # type: ignore[method-assign, func-returns-value, assignment]  # keeps the spec only
+    fake.encode_tensor_map = lambda spec: fake.encoded.append(spec) or bytes(128)  # type: ignore[method-assign, func-returns-value]  # keeps the spec only
     fake.prepare_launch = lambda *_, **__: lambda _: None  # type: ignore[method-assign]  # nothing to read back
     kernels = load(spec)
     kernels.run(tensors)

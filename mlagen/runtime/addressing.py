@@ -1,0 +1,92 @@
+"""Checks that TMA can address the tensors of a call: alignments, strides, overlaps."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from mlagen.errors import ShapeError
+
+if TYPE_CHECKING:
+    from mlagen.runtime.arguments import Call
+
+# Base addresses and strides of a tensor map (CUDA driver API, cuTensorMapEncodeTiled).
+ALIGNMENT_BYTES = 16
+LARGEST_STRIDE_BYTES = 2**40 - 1
+
+_VECTORS = ("cu_seqlens_q", "cu_seqlens_k", "cache_seqlens", "sinks", "alibi_slopes")
+_OUTPUTS = ("out", "lse")
+
+
+def check_strides(call: Call) -> None:
+    """Raise ShapeError unless TMA can address what the kernel reads and writes, and vectors are contiguous."""
+    for canonical, tensor in call.tensors.items():
+        name = call.written[canonical]
+        if canonical in _VECTORS:
+            _check_contiguous(name, tensor)
+        elif canonical == "block_table":
+            _check_last_dimension(name, tensor)
+        else:
+            if canonical in _OUTPUTS:
+                _check_distinct(name, tensor)
+            if canonical != "lse":
+                _check_tma(name, tensor)
+
+
+def _check_contiguous(name: str, tensor: Any) -> None:
+    if tensor.numel() > 1 and tensor.stride(0) != 1:
+        message = f"{name}: expected contiguous elements, got stride {tensor.stride(0)}"
+        raise ShapeError(f"{message}\n  copy it with {name}.contiguous()")
+
+
+def _check_last_dimension(name: str, tensor: Any) -> None:
+    if tensor.shape[-1] > 1 and tensor.stride(-1) != 1:
+        message = f"{name}: expected a contiguous last dimension, got strides {tensor.stride()}"
+        raise ShapeError(f"{message}\n  copy it with {name}.contiguous()")
+
+
+def _check_distinct(name: str, tensor: Any) -> None:
+    steps = sorted(
+        (step, size) for size, step in zip(tensor.shape, tensor.stride(), strict=True) if size > 1
+    )
+    reach = 0
+    for step, size in steps:
+        if step <= reach:
+            message = f"{name}: an output whose elements overlap, strides {tensor.stride()}"
+            raise ShapeError(f"{message}\n  pass a tensor of its own")
+        reach += step * (size - 1)
+
+
+def _check_tma(name: str, tensor: Any) -> None:
+    _check_last_dimension(name, tensor)
+    if tensor.numel() == 0:
+        return
+    item = tensor.element_size()
+    for size, stride in zip(tensor.shape[:-1], tensor.stride()[:-1], strict=True):
+        step = stride * item
+        if size > 1 and (step % ALIGNMENT_BYTES or not 0 < step <= LARGEST_STRIDE_BYTES):
+            message = (
+                f"{name}: expected strides that are multiples of {ALIGNMENT_BYTES} bytes, "
+                f"got {tensor.stride()} elements of {item} bytes"
+            )
+            raise ShapeError(f"{message}\n  copy it with {name}.contiguous()")
+
+
+def check_alignment(name: str, pointer: int) -> None:
+    """Raise unless TMA can start at this address."""
+    if pointer % ALIGNMENT_BYTES:
+        message = f"{name}: its data starts at {pointer:#x}, no multiple of {ALIGNMENT_BYTES} bytes"
+        raise ShapeError(f"{message}\n  copy it with {name}.clone()")
+
+
+def check_even_rows(name: str, tensor: Any) -> None:
+    """Raise unless the rows of `[batch, seqlen, ...]` are evenly spaced, so that batch and rows are one dimension."""
+    if min(tensor.shape[:2]) < 2:
+        return
+    batch_stride, row_stride = tensor.stride()[:2]
+    expected = int(tensor.shape[1]) * row_stride
+    if batch_stride != expected:
+        message = (
+            f"{name}: expected a batch stride of {expected} elements, {tensor.shape[1]} rows of {row_stride}, "
+            f"got {batch_stride}"
+        )
+        raise ShapeError(f"{message}\n  copy it with {name}.contiguous()")

@@ -63,10 +63,12 @@ class Row:
 
     @property
     def is_plain(self) -> bool:
-        """Whether torch's attention computes the same thing, so that peers can be timed beside."""
-        fields = ("score_mod.kind", "sink")
+        """Whether it is a row to time peers on: same operands, mask and layout as theirs."""
+        free = {"mask.kind", "q_layout"}
         known_mask = self.wanted["mask.kind"] in {"causal", "none"}
-        return known_mask and all(self.wanted[name] == BASE[name] for name in fields)
+        return known_mask and all(
+            self.wanted.get(name) == want for name, want in BASE.items() if name not in free
+        )
 
     @property
     def is_uniform(self) -> bool:

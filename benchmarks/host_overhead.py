@@ -1,0 +1,97 @@
+"""Host time of one `run` after the first: what a serving loop pays for every call.
+
+    python -m benchmarks.host_overhead
+
+A small shape, so that the device is never behind; 1,000 calls one by one, the queue emptied every 50. The first call of
+a signature (checks, tensor maps) stays outside. `torch zero_` is one launch through torch, for scale.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import json
+import statistics
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+
+import mlagen
+from benchmarks.machine import facts, heading
+from benchmarks.prefill import SPEC, find_kernel, run_options
+from benchmarks.rows import ROWS
+from tests.gpu.workloads import Batch, draw_operands, lay_out
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+CALLS = 1000
+EMPTY_EVERY = 50
+GOAL_US = 25.0
+FORMS = ("fused", "ragged", "rope paged by 64", "lse")
+
+
+def main() -> int:
+    """Measure every form; the exit status is 1 if one takes longer than the goal."""
+    parser = argparse.ArgumentParser(description="Measure the host time of a warm run().")
+    parser.add_argument("--json", type=Path, help="file to write results to")
+    arguments = parser.parse_args()
+    found = facts()
+    print(heading(found))
+    kernels = mlagen.load(SPEC)
+    rows = {row.label: row for row in ROWS["operands"]}
+    microseconds: dict[str, float] = {}
+    with torch.inference_mode():
+        zeros = torch.zeros(1024, device="cuda")
+        microseconds["torch zero_"] = host_time(zeros.zero_)
+        for form in FORMS:
+            spec = find_kernel(kernels, rows[f"2k causal, {form}"])
+            batch = Batch((64, 64), (128, 128), heads=16)
+            tensors = lay_out(spec, batch, draw_operands(spec, batch, seed=0), filler=0.0)
+            options = run_options(spec)
+            out = kernels.run(tensors, **options)
+            given = {"out": out[0], "lse": out[1]} if spec.lse else {"out": out}
+
+            for name, arguments_of_run in (
+                (form, tensors),
+                (f"{form}, out given", {**tensors, **given}),
+            ):
+                microseconds[name] = host_time(
+                    functools.partial(kernels.run, arguments_of_run, **options)
+                )
+    for name, median in microseconds.items():
+        print(f"{name:30} {median:6.1f} us")
+    reached = all(
+        median <= GOAL_US for name, median in microseconds.items() if name != "torch zero_"
+    )
+    if arguments.json:
+        result = {
+            "machine": found,
+            "goal_us": GOAL_US,
+            "reached": reached,
+            "median_us": microseconds,
+        }
+        arguments.json.write_text(json.dumps(result, indent=1) + "\n")
+    return int(not reached)
+
+
+def host_time(call: Callable[[], object]) -> float:
+    """Median host time of a call in microseconds."""
+    for _ in range(EMPTY_EVERY):
+        call()
+    times = []
+    for i in range(CALLS):
+        if i % EMPTY_EVERY == 0:
+            torch.cuda.synchronize()
+        begin = time.perf_counter()
+        call()
+        times.append(time.perf_counter() - begin)
+    torch.cuda.synchronize()
+    return statistics.median(times) * 1e6
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,61 @@
+"""What a measurement was made on and with: without it a number means nothing."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import platform
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from mlagen.artifacts import MANIFEST
+from mlagen.settings import Settings
+
+
+def facts() -> dict[str, Any]:  # Any: JSON values
+    """Date, GPU, driver, and the versions of everything that decides a time or a result."""
+    properties = torch.cuda.get_device_properties(0) if torch.cuda.is_available() else None
+    return {
+        "date": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC"),
+        "gpu": properties.name if properties else None,
+        "sms": properties.multi_processor_count if properties else None,
+        "driver": driver_version(),
+        "cubins": compiler_of_cubins(),
+        "torch": torch.__version__,
+        "torch_cuda": torch.version.cuda,
+        "cudnn": torch.backends.cudnn.version(),
+        "python": platform.python_version(),
+        "kernel": platform.release(),
+    }
+
+
+def driver_version() -> str | None:
+    """The release of the NVIDIA kernel module, as `nvidia-smi` prints it."""
+    try:
+        first, *_ = Path("/proc/driver/nvidia/version").read_text().splitlines()
+    except OSError:
+        return None
+    # "NVRM version: NVIDIA UNIX x86_64 Kernel Module  580.159.04  Tue ..."
+    releases = [word for word in first.split() if word.replace(".", "").isdigit() and "." in word]
+    return releases[0] if releases else first
+
+
+def compiler_of_cubins() -> str:
+    """The compiler of the kernels that run: of the folder that MLAGEN_KERNELS names, else NVRTC."""
+    folder = Settings.from_environment().kernels
+    if folder is None:
+        from mlagen.compile.nvrtc import nvrtc_identity
+
+        return f"NVRTC {nvrtc_identity().version}, compiled here"
+    compiler = json.loads((Path(folder) / MANIFEST).read_text())["compiler"]
+    return f"NVRTC {compiler['version']}, built elsewhere"
+
+
+def heading(found: dict[str, Any]) -> str:
+    """The facts in one line, for the top of a table."""
+    return (
+        f"{found['date']}, {found['gpu']}, driver {found['driver']}, cubins by {found['cubins']}, "
+        f"torch {found['torch']}, cuDNN {found['cudnn']}, Python {found['python']}"
+    )

@@ -112,7 +112,7 @@ def test_only_settings_reads_the_environment(path: Path) -> None:
         return
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         is_environ = isinstance(node, ast.Attribute) and node.attr in {"environ", "getenv"}
-        assert not is_environ, f"{path}:{node.lineno}: read it in mlagen/settings.py"
+        assert not is_environ, f"{path}: read the environment in mlagen/settings.py"
 
 
 @pytest.mark.parametrize("folder", sorted({path.parent for path in FILES}), ids=lambda p: p.name)

@@ -19,6 +19,7 @@ from mlagen.build import (
     write_generated,
 )
 from mlagen.cli.options import (
+    Verb,
     arch_option,
     debug_option,
     json_option,
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
 GENERATED = Path("generated")
 
 
-@click.command("build")
+@click.command("build", cls=Verb)
 @spec_argument
 @click.option("--check", is_flag=True, help="Compile nothing: compare generated/ with the spec.")
 @click.option(
@@ -70,12 +71,11 @@ def command(
     lint: LintPolicy,
     as_json: bool,
 ) -> int:
-    r"""Render and compile the kernels of a spec; needs no GPU.
+    """Render and compile the kernels of a spec; needs no GPU.
 
     Compiled kernels go to the cache; after Ctrl-C the same command goes on where it stopped. The
     sources go to generated/<spec>/<arch>/ here, except with --out, -k or --arch.
 
-    \b
       mlagen build specs/deepseek.yaml
       mlagen build specs/deepseek.yaml -k causal -k fp16
       mlagen build specs/deepseek.yaml --out kernels/   # for machines without a compiler

@@ -9,7 +9,7 @@ import time
 import click
 
 from mlagen.cache import KernelCache, default_cache_folder
-from mlagen.cli.options import debug_option, json_option
+from mlagen.cli.options import Verb, debug_option, json_option
 from mlagen.cli.output import print_facts, print_json
 from mlagen.settings import Settings
 
@@ -30,7 +30,7 @@ def command() -> None:
     """
 
 
-@command.command("info")
+@command.command("info", cls=Verb)
 @json_option
 @debug_option
 def info_command(*, as_json: bool) -> None:
@@ -72,7 +72,7 @@ def _age_seconds(
     return float(int(found[1]) * _AGE_SECONDS[found[2]])
 
 
-@command.command("clear")
+@command.command("clear", cls=Verb)
 @click.option(
     "--older-than",
     metavar="AGE",
@@ -82,11 +82,10 @@ def _age_seconds(
 @json_option
 @debug_option
 def clear_command(*, older_than: float | None, as_json: bool) -> None:
-    r"""Remove compiled kernels, and what interrupted builds left behind.
+    """Remove compiled kernels, and what interrupted builds left behind.
 
-    \b
-      mlagen cache clear
-      mlagen cache clear --older-than 30d
+    mlagen cache clear
+    mlagen cache clear --older-than 30d
     """
     before = None if older_than is None else time.time() - older_than
     removed = user_cache().clear(before=before)

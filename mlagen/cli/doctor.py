@@ -7,21 +7,20 @@ import dataclasses
 import click
 
 from mlagen.cli.machine import Answer, examine
-from mlagen.cli.options import debug_option, json_option
+from mlagen.cli.options import Verb, debug_option, json_option
 from mlagen.cli.output import print_facts, print_json
 
 
-@click.command("doctor")
+@click.command("doctor", cls=Verb)
 @json_option
 @debug_option
 @click.pass_context
 def command(ctx: click.Context, *, as_json: bool) -> None:
-    r"""Say what works on this machine, and how to mend the rest.
+    """Say what works on this machine, and how to mend the rest.
 
     Needs no GPU and changes nothing. The exit status is 0 if kernels can be built here, 3 if not;
     whether they can run here is said in words.
 
-    \b
       mlagen doctor
       mlagen doctor --json | jq .can_run
     """

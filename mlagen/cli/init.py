@@ -7,23 +7,22 @@ from pathlib import Path
 
 import click
 
-from mlagen.cli.options import debug_option, json_option
+from mlagen.cli.options import Verb, debug_option, json_option
 from mlagen.cli.output import print_json, warn
 from mlagen.errors import SpecError
 from mlagen.spec.hugging_face import spec_text_from_config
 
 
-@click.command("init")
+@click.command("init", cls=Verb)
 @click.argument("config", metavar="CONFIG_JSON", type=click.Path(path_type=Path))
 @json_option
 @debug_option
 def command(*, config: Path, as_json: bool) -> None:
-    r"""Turn a model's config.json (Hugging Face) into a commented spec, on standard output.
+    """Turn a model's config.json (Hugging Face) into a commented spec, on standard output.
 
     What a spec cannot say yet (a sparse index, a position factor, decode) stands there as a comment
     and is also printed as a warning.
 
-    \b
       mlagen init DeepSeek-V3/config.json > deepseek.yaml
       mlagen build deepseek.yaml
     """

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from mlagen.build import build_key
-from mlagen.cli.options import debug_option, json_option, kernel_argument, target_argument
+from mlagen.cli.options import Verb, debug_option, json_option, kernel_argument, target_argument
 from mlagen.cli.output import print_code, print_facts, print_json
 from mlagen.cli.selection import find_kernel
 from mlagen.errors import MissingDependencyError
@@ -21,20 +21,19 @@ if TYPE_CHECKING:
     from mlagen.spec.model import KernelSpec
 
 
-@click.command("key")
+@click.command("key", cls=Verb)
 @target_argument
 @kernel_argument
 @json_option
 @debug_option
 def command(*, target: str, kernel: str | None, as_json: bool) -> None:
-    r"""Show a kernel's identity and what went into it, so that anyone can redo it.
+    """Show a kernel's identity and what went into it, so that anyone can redo it.
 
     The spec hash is the SHA-256 of the canonical JSON; the build key, that of source, architecture,
     options and compiler, names the binary in the cache.
 
-    \b
       mlagen key specs/deepseek.yaml mla_prefill_sm90a_192x128_bf16_causal_dense
-      mlagen key model.yaml fd47 --json | jq -r .canonical_json | tr -d '\n' | sha256sum
+      mlagen key model.yaml fd47 --json | jq -rj .canonical_json | sha256sum
     """
     spec = find_kernel(target, kernel)
     key = _build_key(spec)

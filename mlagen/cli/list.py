@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from mlagen.build import build_plans
-from mlagen.cli.options import arch_option, debug_option, json_option, words_option
+from mlagen.cli.options import Verb, arch_option, debug_option, json_option, words_option
 from mlagen.cli.output import print_json, print_table
 from mlagen.cli.selection import select_kernels
 from mlagen.cli.support import known_options, one_line, support_table
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from mlagen.spec.model import KernelSpec
 
 
-@click.command("list")
+@click.command("list", cls=Verb)
 @click.argument("spec", type=click.Path(path_type=Path), required=False)
 @click.option("--unsupported", is_flag=True, help="Only what has no kernel yet, and why.")
 @click.option("--markdown", is_flag=True, help="The options as the table of README.md.")
@@ -41,12 +41,11 @@ def command(
     words: tuple[str, ...],
     as_json: bool,
 ) -> None:
-    r"""List the kernels of a spec with their state; without a spec, the options mlagen knows.
+    """List the kernels of a spec with their state; without a spec, the options mlagen knows.
 
-    \b
-      mlagen list                              # every option, and whether it has a kernel
-      mlagen list --unsupported                # those that have none, with the reason
-      mlagen list specs/deepseek.yaml -k lse   # kernels: built, not built, or refused
+    mlagen list                              # every option, and whether it has a kernel
+    mlagen list --unsupported                # those that have none, with the reason
+    mlagen list specs/deepseek.yaml -k lse   # kernels: built, not built, or refused
     """
     if markdown:
         if spec or unsupported or as_json:

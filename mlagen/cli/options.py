@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+import textwrap
 from pathlib import Path
 
 import click
@@ -20,6 +22,24 @@ def _split_archs(
             message = f"{arch!r} is not an architecture; choose from {', '.join(ARCHS)}"
             raise click.BadParameter(message)
     return archs
+
+
+class Verb(click.Command):
+    """A command whose help shows examples, paragraphs that begin with `mlagen`, as they are written."""
+
+    def format_help_text(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Mark the examples for click, which wraps every other paragraph."""
+        text = self.help
+        paragraphs = inspect.cleandoc(text or "").split("\n\n")
+        self.help = "\n\n".join(map(_keep_example, paragraphs))
+        super().format_help_text(ctx, formatter)
+        self.help = text
+
+
+def _keep_example(paragraph: str) -> str:
+    if not paragraph.lstrip().startswith("mlagen "):
+        return paragraph
+    return "\b\n" + textwrap.indent(textwrap.dedent(paragraph), "  ")
 
 
 # Read by `main.run` before anything is parsed; here so that it may stand after the verb, too.

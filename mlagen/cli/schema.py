@@ -4,22 +4,21 @@ from __future__ import annotations
 
 import click
 
-from mlagen.cli.options import debug_option, json_option
+from mlagen.cli.options import Verb, debug_option, json_option
 from mlagen.cli.spec_page import spec_page
 from mlagen.spec.schema import schema_text
 
 
-@click.command("schema")
+@click.command("schema", cls=Verb)
 @click.option("--markdown", is_flag=True, help="Print a page for people instead: docs/spec.md.")
 @json_option
 @debug_option
 def command(*, markdown: bool, as_json: bool) -> None:
-    r"""Print the JSON Schema of spec files.
+    """Print the JSON Schema of spec files.
 
     Editors check and complete a spec by it. Put the output beside your specs and name it in their
     first line:
 
-    \b
       mlagen schema > mlagen.schema.json
       # yaml-language-server: $schema=mlagen.schema.json
     """

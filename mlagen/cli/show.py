@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from mlagen.build import BuiltKernel, build_plans
-from mlagen.cli.options import debug_option, json_option, kernel_argument, target_argument
+from mlagen.cli.options import Verb, debug_option, json_option, kernel_argument, target_argument
 from mlagen.cli.output import print_code, print_facts, print_json, print_table
 from mlagen.cli.selection import find_kernel
 from mlagen.compile.sass import disassemble, find_nvdisasm
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from mlagen.plan.plan import KernelPlan
 
 
-@click.command("show")
+@click.command("show", cls=Verb)
 @target_argument
 @kernel_argument
 @click.option("--source", "what", flag_value="source", help="Print the rendered CUDA.")
@@ -32,13 +32,12 @@ if TYPE_CHECKING:
 @json_option
 @debug_option
 def command(*, target: str, kernel: str | None, what: str | None, as_json: bool) -> None:
-    r"""Show the plan, the budgets and the machine code of one kernel.
+    """Show the plan, the budgets and the machine code of one kernel.
 
-    \b
-      mlagen show model.yaml                                  # if it has one kernel
-      mlagen show specs/deepseek.yaml mla_prefill_sm90a_192x128_bf16_causal_dense
-      mlagen show fd47                                        # the beginning of a hash
-      mlagen show fd47 --sass | grep HGMMA
+    mlagen show model.yaml                                  # if it has one kernel
+    mlagen show specs/deepseek.yaml mla_prefill_sm90a_192x128_bf16_causal_dense
+    mlagen show fd47                                        # the beginning of a hash
+    mlagen show fd47 --sass | grep HGMMA
     """
     plan = plan_kernel(find_kernel(target, kernel))
     if what and as_json:

@@ -1,0 +1,1 @@
+"""Tests of the command line, run in this process as a user would run it."""

@@ -40,7 +40,7 @@ MATH_REGISTERS = 232
 # ptxas needs room below the cap for addresses and temporaries; measured on the rendered kernels with NVRTC 13.5.
 REGISTER_LIMIT = 224
 BASE_REGISTERS = 26
-SCORE_MOD_REGISTERS = {"identity": 0, "alibi": 4, "softcap": 4}
+SCORE_MOD_REGISTERS = {"identity": 0, "alibi": 12, "softcap": 12}
 
 TILE_N_CHOICES = (128, 112, 96, 80, 64)
 DEFAULT_STAGES = 2
@@ -69,9 +69,8 @@ def plan_prefill_sm90(spec: KernelSpec) -> KernelPlan:
     geometry = spec.geometry
     left_bound, right_bound = mask_bounds(spec.mask)
     config = spec.config
-    half_diagonal = right_bound and configuration.tile_n == 2 * PANEL_COLUMNS
-    if config.half_diagonal is not None:
-        half_diagonal = config.half_diagonal and half_diagonal
+    # At 128/128 ptxas 13.5 serialises wgmma in some variants that have it (C7511); at 192/128 in none that was met.
+    half_diagonal_pays = right_bound and geometry.qk_head_dim > geometry.v_head_dim
     flops = 2 * TILE_M * configuration.tile_n * (geometry.qk_head_dim + geometry.v_head_dim)
     return KernelPlan(
         spec=spec,
@@ -85,7 +84,10 @@ def plan_prefill_sm90(spec: KernelSpec) -> KernelPlan:
         rescale_threshold=(
             DEFAULT_RESCALE_THRESHOLD if config.rescale_threshold is None else config.rescale_threshold
         ),
-        half_diagonal=half_diagonal,
+        half_diagonal=(
+            configuration.tile_n == 2 * PANEL_COLUMNS
+            and (half_diagonal_pays if config.half_diagonal is None else config.half_diagonal)
+        ),
         ping_pong=True if config.ping_pong is None else config.ping_pong,
         mask_bounds=(left_bound, right_bound),
         regions=shared_memory_map(spec, configuration),

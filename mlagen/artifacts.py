@@ -20,7 +20,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mlagen.cache import write_atomically
+from mlagen.atomic_file import write_atomically
 from mlagen.compile.nvrtc import KERNEL_OPTIONS, compiler_release, nvrtc_identity
 from mlagen.compile.resources import Resources
 from mlagen.errors import CacheError, MlagenError

@@ -19,7 +19,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from mlagen.cache import KernelCache, write_atomically
+from mlagen.atomic_file import write_atomically
+from mlagen.cache import KernelCache
 from mlagen.errors import CheckError, MlagenError
 from mlagen.kernel_compiler import (
     BuiltKernel,

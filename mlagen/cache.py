@@ -14,13 +14,12 @@ import functools
 import hashlib
 import json
 import logging
-import os
-import secrets
 import threading
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from mlagen.atomic_file import TEMPORARY_SUFFIX, remove_file, write_atomically
 from mlagen.compile.resources import Resources
 from mlagen.settings import Settings
 
@@ -34,7 +33,7 @@ logger = logging.getLogger(__name__)
 SCHEMA = 1
 LOCK_TIMEOUT_SECONDS = 60.0
 _MAGIC = b"mlagen kernel"
-_ENTRY, _TEMPORARY, _LOCK = ".kernel", ".tmp", ".lock"
+_ENTRY, _LOCK = ".kernel", ".lock"
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,8 +255,7 @@ class KernelCache:
             if lock is not None and held:
                 # Removed before it is released, and after the entry is there: whoever still waits
                 # for this file finds the entry, and so does whoever makes a new one.
-                with contextlib.suppress(OSError):
-                    Path(lock.lock_file).unlink()
+                remove_file(Path(lock.lock_file))
                 lock.release()
 
     def info(self) -> CacheInfo:
@@ -299,7 +297,7 @@ class KernelCache:
         """Return our own files in the folder; nothing else there is ours to count or remove."""
         if self._entries is None or not self._entries.is_dir():
             return []
-        ours = {_ENTRY, _TEMPORARY, _LOCK}
+        ours = {_ENTRY, TEMPORARY_SUFFIX, _LOCK}
         return sorted(path for path in self._entries.iterdir() if path.suffix in ours)
 
     def _sweep(self, file_name: str) -> None:
@@ -308,9 +306,8 @@ class KernelCache:
         Their writers died, or make the same bytes and can do without.
         """
         assert self._entries is not None
-        for left in self._entries.glob(f"{file_name}.*{_TEMPORARY}"):
-            with contextlib.suppress(OSError):
-                left.unlink()
+        for left in self._entries.glob(f"{file_name}.*{TEMPORARY_SUFFIX}"):
+            remove_file(left)
 
     def _lock_file(self, name: str) -> Any:  # FileLock's type differs by platform
         if self._entries is None:
@@ -358,27 +355,6 @@ def default_cache_folder() -> Path | None:
     return folder
 
 
-def write_atomically(path: Path, data: bytes) -> None:
-    """Write a file that has its old contents or all of the new ones at every moment.
-
-    Raises:
-        OSError: It cannot be written; nothing is left behind.
-    """
-    temporary = path.with_name(f"{path.name}.{secrets.token_hex(8)}{_TEMPORARY}")
-    try:
-        # Not `tempfile`: it makes files that only their owner can read, in a folder that others may
-        # share.
-        with open(temporary, "xb") as file:  # noqa: PTH123
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            temporary.unlink()
-        raise
-
-
 def _entry_name(spec_hash: str, key: str) -> str:
     return f"{spec_hash}-{key}{_ENTRY}"
 
@@ -398,5 +374,6 @@ def _acquire(lock: Any, waiting: Callable[[], None]) -> bool:  # see `_lock_file
         return False
     except (OSError, NotImplementedError) as error:
         logger.info("no lock on %s (%s): compiling without", lock.lock_file, error)
+        remove_file(Path(lock.lock_file))  # made before it turned out that it cannot be locked
         return False
     return True

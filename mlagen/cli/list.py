@@ -7,13 +7,12 @@ from typing import TYPE_CHECKING
 
 import click
 
-from mlagen.build import build_plans
+from mlagen.build import BuiltKernel, build_plans
 from mlagen.cli.options import Verb, arch_option, debug_option, json_option, words_option
 from mlagen.cli.output import print_json, print_table
 from mlagen.cli.selection import select_kernels
 from mlagen.cli.support import known_options, one_line, support_table
 from mlagen.errors import MissingDependencyError, MlagenError
-from mlagen.kernel_compiler import BuiltKernel
 from mlagen.plan import plan_kernel
 from mlagen.plan.name import kernel_name
 

@@ -84,13 +84,14 @@ LSEOption = Annotated[
         description="Also write the log-sum-exp of each row: fp32, natural log, without the sink, -inf if empty."
     ),
 ]
+_MAX_SEQLEN = (
+    "Longest query sequence in tokens, 1 or more: a number is compiled in; dynamic, `run` takes max_seqlen_q "
+    "(the origin's MaxSeqLenType). Ragged batches only."
+)
 MaxSeqlenOption = Annotated[
     int | Literal["dynamic"],
-    *count_or_word("dynamic"),
-    Field(
-        description="Longest query sequence in tokens, 1 or more: a number is compiled in; dynamic, `run` takes "
-        "max_seqlen_q (the origin's MaxSeqLenType). Ragged batches only."
-    ),
+    *count_or_word("dynamic", _MAX_SEQLEN),
+    Field(description=_MAX_SEQLEN),
 ]
 PartitionChoice = Annotated[
     Partition,

@@ -9,13 +9,16 @@ from pydantic import BeforeValidator, Field, WithJsonSchema
 from mlagen.spec.base import ShortForm, SpecModel, problem_error, show
 
 
+SPLITS = "Ranges of keys, 1 or more; auto: chosen at each call."
+
+
 class NoPartition(SpecModel):
     """One CTA walks all keys of a query tile (the origin's NoPartition)."""
 
     kind: Literal["none"] = "none"
 
 
-def count_or_word(word: str) -> tuple[BeforeValidator, WithJsonSchema]:
+def count_or_word(word: str, description: str) -> tuple[BeforeValidator, WithJsonSchema]:
     """Metadata of `int | Literal[word]` that reports one error, not one for each member."""
 
     def check(value: object) -> object:
@@ -26,7 +29,10 @@ def count_or_word(word: str) -> tuple[BeforeValidator, WithJsonSchema]:
             f"write {word} or a number",
         )
 
-    schema: dict[str, Any] = {"anyOf": [{"const": word}, {"type": "integer", "minimum": 1}]}
+    schema: dict[str, Any] = {
+        "description": description,
+        "anyOf": [{"const": word}, {"type": "integer", "minimum": 1}],
+    }
     return BeforeValidator(check), WithJsonSchema(schema)
 
 
@@ -34,8 +40,8 @@ class SplitKV(SpecModel):
     """Several CTAs take a range of keys each; a second kernel combines their states (the origin's SplitK)."""
 
     kind: Literal["split_kv"] = "split_kv"
-    splits: Annotated[int | Literal["auto"], *count_or_word("auto")] = Field(
-        "auto", description="Ranges of keys, 1 or more; auto: chosen at each call."
+    splits: Annotated[int | Literal["auto"], *count_or_word("auto", SPLITS)] = Field(
+        "auto", description=SPLITS
     )
 
 

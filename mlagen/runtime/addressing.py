@@ -90,3 +90,12 @@ def check_even_rows(name: str, tensor: Any) -> None:
             f"got {batch_stride}"
         )
         raise ShapeError(f"{message}\n  copy it with {name}.contiguous()")
+
+
+def extent_bytes(tensor: Any) -> int:
+    """Bytes from a tensor's first element to the end of its last."""
+    if tensor.numel() == 0:
+        return 0
+    steps = zip(tensor.shape, tensor.stride(), strict=True)
+    reach = sum((size - 1) * stride for size, stride in steps)
+    return int((reach + 1) * tensor.element_size())

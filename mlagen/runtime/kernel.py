@@ -175,13 +175,10 @@ class Kernels:
             NoKernelError: No loaded kernel computes this.
             DriverError: CUDA refused.
         """
-        if tensors is not None:
-            arguments = _merged(tensors, arguments)
-        key = self._signature(arguments)
+        given = arguments if tensors is None else _merged(tensors, arguments)
+        key = self._signature(given)
         recipe = None if key is None else self._recipes.get(key)
-        if recipe is not None:
-            return recipe.run(arguments)
-        return self._run_first(key, arguments)
+        return self._run_first(key, given) if recipe is None else recipe.run(given)
 
     def warmup(self, device: int | None = None) -> None:
         """Fetch the machine code of every kernel, compiling what is missing, and load it on a device.
@@ -202,27 +199,20 @@ class Kernels:
 
     def _signature(self, arguments: Mapping[str, Any]) -> tuple[Any, ...] | None:
         """Everything that decides about a launch except addresses; None: check the call in full."""
-        tensor_type = self._tensor_type
-        if tensor_type is None:
+        tensor = self._tensor_type
+        if tensor is None:
             return None
-        parts: list[Any] = [self._grid_limit]
-        for name, value in arguments.items():
-            if isinstance(value, tensor_type):
-                needs_gradient = value.requires_grad and self._grad_enabled()
-                parts += (
-                    name,
-                    value.shape,
-                    value.stride(),
-                    value.dtype,
-                    value.device,
-                    needs_gradient,
-                )
+        parts = [self._grid_limit, *arguments]
+        for value in arguments.values():
+            if isinstance(value, tensor):
+                gradient = value.requires_grad and self._grad_enabled()
+                parts += (value.shape, value.stride(), value.dtype, value.device, gradient)
             elif type(value) in _PLAIN:
-                parts += (name, value)
+                parts.append(value)
             elif isinstance(value, Integral):
-                parts += (name, int(value))
+                parts.append(int(value))
             elif isinstance(value, Mapping | list | tuple):
-                parts += (name, repr(value))
+                parts.append(repr(value))
             else:
                 return None
         return tuple(parts)
@@ -321,13 +311,14 @@ def _cost(spec: KernelSpec) -> float:
     return max(plan.cost.tensor_cycles, plan.cost.exp2_cycles) / (plan.tile_m * plan.tile_n)
 
 
-def _merged(tensors: Mapping[str, Any], arguments: dict[str, Any]) -> dict[str, Any]:
-    twice = sorted(tensors.keys() & arguments.keys())
-    if twice:
-        raise InputError(
-            f"{twice[0]}: given twice, in the mapping and as a keyword\n  pass it once"
-        )
-    return {**tensors, **arguments}
+def _merged(tensors: Mapping[str, Any], arguments: dict[str, Any]) -> Mapping[str, Any]:
+    if not arguments:
+        return tensors
+    merged = {**tensors, **arguments}
+    if len(merged) < len(tensors) + len(arguments):
+        twice = min(tensors.keys() & arguments.keys())
+        raise InputError(f"{twice}: given twice, in the mapping and as a keyword\n  pass it once")
+    return merged
 
 
 def _refuse_gradients(call: Call, *, enabled: bool) -> None:

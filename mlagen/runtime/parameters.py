@@ -80,7 +80,8 @@ class ParameterBlock:
 
         Args:
             plan: The kernel.
-            values: Arguments by name. What is not among them is a pointer that `write` receives.
+            values: Arguments by name. What is not among them is an address, which
+                `set_addresses` receives.
         """
         maps = len(plan.tensor_maps)
         codes = (_FORMATS.get(argument.ctype, _POINTER) for argument in plan.arguments)
@@ -99,7 +100,6 @@ class ParameterBlock:
         self._struct_offset = padding + maps * TENSOR_MAP_BYTES
         addresses = [self._base + index * TENSOR_MAP_BYTES for index in range(maps + 1)]
         self._pointers = (ctypes.c_void_p * len(addresses))(*addresses)
-        self._held: list[bytes | None] = [None] * maps
 
     @property
     def address(self) -> int:
@@ -107,14 +107,12 @@ class ParameterBlock:
         return ctypes.addressof(self._pointers)
 
     def set_map(self, index: int, encoded: bytes) -> None:
-        """Put a tensor map in its place, unless it stands there."""
-        if self._held[index] is not encoded:
-            ctypes.memmove(self._base + index * TENSOR_MAP_BYTES, encoded, TENSOR_MAP_BYTES)
-            self._held[index] = encoded
+        """Put a tensor map in its place."""
+        ctypes.memmove(self._base + index * TENSOR_MAP_BYTES, encoded, TENSOR_MAP_BYTES)
 
-    def write(self, pointers: list[tuple[int, int]]) -> None:
-        """Write the struct, with `(slot, address)` of everything that was left open."""
+    def set_addresses(self, addresses: list[tuple[int, int]]) -> None:
+        """Write the struct, with `(slot, address)` for everything that was left open."""
         values = self._template.copy()
-        for slot, address in pointers:
+        for slot, address in addresses:
             values[slot] = address
         self._struct.pack_into(self._memory, self._struct_offset, *values)

@@ -50,7 +50,7 @@ def compiler_of_cubins() -> str:
 
         return f"NVRTC {nvrtc_identity().version}, compiled here"
     compiler = json.loads((Path(folder) / MANIFEST).read_text())["compiler"]
-    return f"NVRTC {compiler['version']}, built elsewhere"
+    return f"NVRTC {compiler['release'] or compiler['version']}, built before"
 
 
 def heading(found: dict[str, Any]) -> str:

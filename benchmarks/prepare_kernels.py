@@ -3,7 +3,7 @@
 So they can be compiled on one machine and run on another that has a GPU and no compiler:
 
     python -m benchmarks.prepare_kernels KERNELS          # here
-    KERNELS=KERNELS benchmarks/device_run.sh              # there, in the same checkout
+    MLAGEN_KERNELS=KERNELS python -m benchmarks.device_run   # there, in the same checkout
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ SPECS = (
 
 def main() -> None:
     """Build everything, print one line."""
-    parser = argparse.ArgumentParser(description="Build all kernels that device_run.sh runs.")
+    parser = argparse.ArgumentParser(description="Build all kernels that device_run.py runs.")
     parser.add_argument("folder", type=Path)
     parser.add_argument("--jobs", type=int, help="kernels compiled at once (all cores)")
     arguments = parser.parse_args()

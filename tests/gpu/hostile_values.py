@@ -127,7 +127,7 @@ def with_values(case: Case, name: str, values: tuple[int, ...]) -> Case:
 def run(case: Case, *, exact: bool, label: str) -> int:
     """Run one case with all blocks and with few; return how many guard elements it wrote."""
     if exact:
-        load(case.spec).run({**case.tensors}, return_lse=case.spec.lse)
+        load(case.spec).run({**case.tensors, **case.options}, return_lse=case.spec.lse)
         wait(label)
         return 0
     damaged = 0

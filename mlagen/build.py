@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Literal
 
 from mlagen.atomic_file import write_atomically
 from mlagen.cache import KernelCache
-from mlagen.errors import CheckError, MlagenError
+from mlagen.errors import CacheError, MlagenError
 from mlagen.kernel_compiler import (
     BuiltKernel,
     FailedKernel,
@@ -271,7 +271,7 @@ def write_generated(
     Files that are right are not touched; `.cu` files that no kernel makes are removed.
 
     Raises:
-        CheckError: The folder cannot be written.
+        CacheError: The folder cannot be written.
     """
     wanted = render_tree(spec_file, render=render)
     changed = []
@@ -288,7 +288,7 @@ def write_generated(
                 (root / path).unlink()
                 changed.append(path)
     except OSError as error:
-        raise CheckError(
+        raise CacheError(
             f"{root}: cannot write the rendered kernels there ({error.strerror})\n"
             "  choose a folder with room that you may write to"
         ) from error

@@ -55,7 +55,9 @@ HGMMA_PER_STEP = 6
 LOCAL_ARRAY = """
 extern "C" __global__ void {name}(float* out, int index) {{
   float values[256];
+#pragma unroll 1
   for (int i = 0; i < 256; ++i) values[(i * index) & 255] = out[i];
+#pragma unroll 1
   for (int i = 0; i < 256; ++i) out[i] = values[(i + index) & 255];
 }}
 """

@@ -3,19 +3,13 @@
 from __future__ import annotations
 
 import io
-import os
-import site
-import subprocess
-import sys
-import sysconfig
 from pathlib import Path
 
 import pytest
 
-import mlagen.errors
 from mlagen.compile.nvrtc_library import NvrtcIdentity, _elf_build_id, nvrtc_identity
+from tests.compile.fresh_process import run_python, without_nvidia_wheels
 
-CHECKOUT = Path(mlagen.errors.__file__).parent.parent
 PRINT_IDENTITY = """
 from mlagen.errors import MlagenError
 from mlagen.compile.nvrtc import compile_cuda, nvrtc_identity
@@ -26,31 +20,6 @@ try:
 except MlagenError as error:
     print(type(error).__name__, error, sep="|")
 """
-
-
-def ask(*, code: str = PRINT_IDENTITY, wheels: Path | None = None, **environment: str) -> list[str]:
-    """Run `code` and return what it prints, in parts.
-
-    `wheels` is a folder that takes the place of site-packages.
-    """
-    dropped = {"LD_LIBRARY_PATH", "CUDA_PATH", "CUDA_HOME", "CONDA_PREFIX"}
-    kept = {name: value for name, value in os.environ.items() if name not in dropped}
-    python = [sys.executable]
-    if wheels is not None:
-        # Not the environment's interpreter: its site-packages would be searched all the same.
-        base = Path(sys.base_prefix) / "bin" / f"python{sysconfig.get_python_version()}"
-        python = [str(base), "-S"]
-        kept["PYTHONPATH"] = os.pathsep.join([str(wheels), str(CHECKOUT)])
-    result = subprocess.run(
-        [*python, "-W", "ignore", "-c", code],
-        env={**kept, **environment},
-        cwd=CHECKOUT,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert not result.stderr
-    return result.stdout.strip().split("|")
 
 
 @pytest.fixture
@@ -66,14 +35,11 @@ def toolkit(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def no_wheels(tmp_path: Path) -> Path:
-    """Return a folder with everything that is installed here but NVIDIA's wheels."""
-    folder = tmp_path / "site-packages"
-    folder.mkdir()
-    for installed in map(Path, site.getsitepackages()):
-        for entry in installed.iterdir():
-            if entry.name != "nvidia" and not (folder / entry.name).exists():
-                (folder / entry.name).symlink_to(entry)
-    return folder
+    return without_nvidia_wheels(tmp_path)
+
+
+def ask(*, code: str = PRINT_IDENTITY, wheels: Path | None = None, **environment: str) -> list[str]:
+    return run_python(code, wheels=wheels, environment=environment).split("|")
 
 
 def test_setting_wins_over_the_wheel(toolkit: Path) -> None:

@@ -1,0 +1,120 @@
+"""How far a result lies from the exact one: misplaced infinities and NaNs first, then error measures."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from mlagen.verify.arrays import Array, backend_of
+from mlagen.verify.reference import reference
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from mlagen.spec.model import KernelSpec
+
+# Unit roundoff: half the distance from 1 to the next larger number.
+UNIT_ROUNDOFF = {"bfloat16": 2.0**-9, "float16": 2.0**-12}
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """The distance of `actual` from `expected`.
+
+    Attributes:
+        misplaced: Elements that are infinite or NaN where the other is not, or is so differently.
+        beyond: Elements that differ by more than the bound; 0 if none was given.
+        relative_l2: `|actual - expected| / |expected|` over the finite elements; 0 if both are 0.
+        max_abs: Largest absolute difference of finite elements.
+        worst: Index of the element to look at first: misplaced, else furthest beyond the bound, else
+            with the largest difference; empty if there is no element.
+        actual: Its value.
+        expected: Its exact value.
+    """
+
+    misplaced: int
+    beyond: int
+    relative_l2: float
+    max_abs: float
+    worst: tuple[int, ...]
+    actual: float
+    expected: float
+
+    def __str__(self) -> str:
+        """One line for a failing test."""
+        return (
+            f"{self.misplaced} misplaced inf or nan, {self.beyond} beyond the bound, relative L2 error "
+            f"{self.relative_l2:.3e}, largest error {self.max_abs:.3e}; worst at {self.worst}: got "
+            f"{self.actual!r}, expected {self.expected!r}"
+        )
+
+
+def compare(actual: Array, expected: Array, *, bound: Array | None = None) -> Comparison:
+    """Measure a result against the exact one.
+
+    Args:
+        actual: NumPy array or torch tensor of any float dtype.
+        expected: Float64 of the same kind and shape.
+        bound: Largest difference allowed, for each element.
+    """
+    ops = backend_of(expected)
+    actual = ops.float64(actual)
+    if math.prod(expected.shape) == 0:
+        return Comparison(0, 0, 0.0, 0.0, (), 0.0, 0.0)
+    infinite = ops.absolute(expected) == math.inf
+    odd = infinite | (expected != expected) | (ops.absolute(actual) == math.inf) | (actual != actual)
+    same = (actual == expected) | ((actual != actual) & (expected != expected))
+    nothing = ops.zeros((1,) * len(expected.shape))
+    # Both first made finite: inf - inf would only bring NaN into the measures.
+    finite = ops.where(odd, nothing, expected)
+    error = ops.absolute(ops.where(odd, nothing, actual) - finite)
+    excess = error if bound is None else error - bound
+    misplaced = odd & ~same
+    badness = ops.where(misplaced, nothing + math.inf, excess).reshape(-1)
+    worst = _unravel(int(badness.argmax()), tuple(int(size) for size in expected.shape))
+    size = float((finite**2).sum()) ** 0.5
+    distance = float((error**2).sum()) ** 0.5
+    return Comparison(
+        misplaced=int(misplaced.sum()),
+        beyond=0 if bound is None else int((excess > 0).sum()),
+        relative_l2=distance / size if size else (math.inf if distance else 0.0),
+        max_abs=float(error.max()),
+        worst=worst,
+        actual=float(actual[worst]),
+        expected=float(expected[worst]),
+    )
+
+
+def rounding_bound(
+    spec: KernelSpec,
+    tensors: Mapping[str, Array],
+    expected: Array,
+    *,
+    softmax_scale: float | None = None,
+) -> Array:
+    """The largest error of each output element that rounding explains.
+
+    A kernel rounds each probability once before it multiplies it with V, and each output once:
+    `|out - exact| <= u_o |exact| + u_p sum(p |v|) / l`, with the unit roundoffs of the output's and the
+    inputs' dtype, doubled for what float32 accumulation adds.
+
+    Args:
+        spec: The kernel.
+        tensors: The call.
+        expected: Its exact output.
+        softmax_scale: As in the call.
+    """
+    ops = backend_of(expected)
+    positive = {**tensors, "v": ops.absolute(tensors["v"])}
+    magnitude, _ = reference(spec, positive, softmax_scale=softmax_scale)
+    output_unit, input_unit = UNIT_ROUNDOFF[str(spec.output_dtype)], UNIT_ROUNDOFF[spec.dtype]
+    return 2 * (output_unit * ops.absolute(expected) + input_unit * magnitude)
+
+
+def _unravel(flat: int, shape: tuple[int, ...]) -> tuple[int, ...]:
+    index: list[int] = []
+    for size in reversed(shape):
+        flat, here = divmod(flat, size)
+        index.append(here)
+    return tuple(reversed(index))

@@ -1,0 +1,182 @@
+"""Which kernel a call means, and what is said when it means none or several."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+
+from mlagen.errors import InputError, NoKernelError
+from mlagen.plan.name import kernel_name
+from mlagen.runtime.arguments import parse_call
+from tests.runtime.calls import GLM_FLASH, PAGED_64, make_spec, make_tensors
+
+if TYPE_CHECKING:
+    from mlagen.spec.model import KernelSpec
+    from tests.runtime.conftest import LoadFake
+    from tests.runtime.fake_driver import FakeDriver
+
+MASKS: dict[str, Any] = {
+    "none": "none",
+    "causal": "causal",
+    "window": {"kind": "sliding_window", "left": 3, "right": 0},
+    "both sides": {"kind": "sliding_window", "left": 3, "right": 2},
+    "chunked": {"kind": "chunked", "size": 64},
+}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "mask"),
+    [
+        ({"mask": "none"}, "none"),
+        ({"mask": {"kind": "causal"}}, "causal"),
+        ({"causal": False}, "none"),
+        ({"causal": True}, "causal"),
+        ({"causal": True, "window_size": (-1, -1)}, "causal"),
+        ({"causal": True, "window_size": (3, 7)}, "window"),
+        ({"window_size": (3, 0)}, "window"),
+        ({"window_size": (None, 0)}, "causal"),
+        ({"window_size": (3, 2)}, "both sides"),
+        ({"window_size": (-1, -1)}, "none"),
+        ({"mask": {"kind": "sliding_window", "left": None, "right": 0}}, "causal"),
+        ({"mask": MASKS["both sides"]}, "both sides"),
+        ({"causal": True, "attention_chunk": 64}, "chunked"),
+        ({"causal": True, "attention_chunk": 0}, "causal"),
+    ],
+)
+def test_masks_and_the_flags_that_mean_them(
+    fake: FakeDriver, load: LoadFake, arguments: dict[str, Any], mask: str
+) -> None:
+    specs = {name: make_spec(mask=value) for name, value in MASKS.items()}
+    load(*specs.values()).run(make_tensors(specs["none"]), **arguments)
+    assert fake.launches[0].entry == kernel_name(specs[mask])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "score_mod"),
+    [
+        ({"softcap": 30.0}, {"kind": "softcap", "cap": 30.0}),
+        ({"logits_soft_cap": 30}, {"kind": "softcap", "cap": 30.0}),
+        ({"softcap": 0.0}, "identity"),
+        ({"score_mod": [{"kind": "softcap", "cap": 30.0}]}, {"kind": "softcap", "cap": 30.0}),
+    ],
+)
+def test_softcap_by_flag(
+    fake: FakeDriver, load: LoadFake, arguments: dict[str, Any], score_mod: Any
+) -> None:
+    specs = [make_spec(score_mod=mod) for mod in ("identity", {"kind": "softcap", "cap": 30.0})]
+    load(*specs).run(make_tensors(specs[0]), **arguments)
+    assert fake.launches[0].entry == kernel_name(make_spec(score_mod=score_mod))
+
+
+def test_the_only_kernel_needs_no_naming(fake: FakeDriver, load: LoadFake) -> None:
+    spec = make_spec(mask="causal", score_mod={"kind": "softcap", "cap": 5.0})
+    load(spec).run(make_tensors(spec))
+    assert fake.launches[0].entry == kernel_name(spec)
+
+
+def test_several_meanings_are_listed(load: LoadFake) -> None:
+    kernels = load(make_spec(mask="causal"), make_spec(mask=MASKS["window"]))
+    with pytest.raises(InputError) as error:
+        kernels.run(make_tensors(kernels.specs[0]))
+    assert str(error.value) == (
+        "mask: not given, and several loaded kernels fit: causal, "
+        "{kind: sliding_window, left: 3, right: 0}\n  pass mask=, one of these"
+    )
+
+
+def test_kernels_of_one_meaning_are_chosen_by_cost(fake: FakeDriver, load: LoadFake) -> None:
+    wide, narrow = make_spec(), make_spec(config={"tile_n": 64})
+    load(narrow, wide).run(make_tensors(wide))
+    load(wide, narrow).run(make_tensors(wide))
+    first, second = (launch.entry for launch in fake.launches)
+    assert first == kernel_name(narrow), "of equal cost a score, the first of the file"
+    assert second == kernel_name(wide)
+
+
+def test_tensors_tell_layouts_apart(fake: FakeDriver, load: LoadFake) -> None:
+    specs = [
+        make_spec(),
+        make_spec(q_form="split"),
+        make_spec(k_rope="ragged"),
+        make_spec(k_rope="dense"),
+        make_spec(k_rope=PAGED_64),
+        make_spec(k_rope={"layout": "paged", "page_size": 16}),
+        make_spec(k_rope={"layout": "ragged", "num_heads": 2}),
+        make_spec(q_layout="dense", kv="dense"),
+        make_spec(q_layout="dense", kv="dense", k_rope="dense"),
+        make_spec(q_layout="dense", kv={"layout": "dense", "seqlens": True}),
+        make_spec(q_layout="dense"),
+        make_spec(kv="dense"),
+        make_spec(sink=True),
+        make_spec(dtype="float16"),
+        make_spec(score_mod={"kind": "alibi", "slopes": "tensor"}),
+        make_spec(geometry=GLM_FLASH),
+    ]
+    kernels = load(*specs)
+    for spec in specs:
+        kernels.run(make_tensors(spec), score_mod=spec.score_mod)
+        assert fake.launches[-1].entry == kernel_name(spec)
+
+
+def test_lse_is_written_where_it_is_wanted(fake: FakeDriver, load: LoadFake) -> None:
+    without, with_lse = make_spec(), make_spec(lse=True)
+    kernels, tensors = load(without, with_lse), make_tensors(without)
+    kernels.run(tensors)
+    kernels.run(tensors, return_lse=True)
+    kernels.run(tensors, lse=torch.empty(169, 4))
+    entries = [launch.entry for launch in fake.launches]
+    assert entries == [kernel_name(without), kernel_name(with_lse), kernel_name(with_lse)]
+    with pytest.raises(NoKernelError, match=r"with: with LSE\n.*which writes no LSE\n.*lse: true"):
+        load(without).run(tensors, return_lse=True)
+
+
+@pytest.mark.parametrize(
+    ("given", "chosen"), [(None, "dynamic"), (100, 128), (128, 128), (129, 512), (600, "dynamic")]
+)
+def test_the_tightest_length_that_holds(
+    fake: FakeDriver, load: LoadFake, given: int | None, chosen: int | str
+) -> None:
+    specs = [make_spec(max_seqlen=length) for length in (512, "dynamic", 128)]
+    load(*specs).run(make_tensors(specs[0], q_lens=(64, 64), k_lens=(8, 8)), max_seqlen_q=given)
+    assert fake.launches[0].entry == kernel_name(make_spec(max_seqlen=chosen))
+
+
+def test_a_longer_call_than_the_kernel_takes_is_refused(load: LoadFake) -> None:
+    spec = make_spec(max_seqlen=128)
+    with pytest.raises(NoKernelError, match=r"max_seqlen_q 129\n.*which has max_seqlen 128"):
+        load(spec).run(make_tensors(spec), max_seqlen_q=129)
+
+
+def test_no_kernel_names_the_nearest_and_what_to_add(load: LoadFake) -> None:
+    spec = make_spec(mask="causal", k_rope=PAGED_64)
+    other = make_spec(mask="none", dtype="float16", k_rope="ragged")
+    tensors = make_tensors(make_spec(k_rope={"layout": "paged", "page_size": 32}))
+    with pytest.raises(NoKernelError) as error:
+        load(other, spec).run(tensors, causal=True)
+    assert str(error.value) == (
+        "nothing loaded for prefill on sm_90a with: page_size 32\n"
+        f"  nearest: {kernel_name(spec)}, which has page_size 64\n"
+        "  add to a group of kernels in specs/test.yaml: k_rope: {layout: paged, page_size: 32}; "
+        "then: mlagen build specs/test.yaml"
+    )
+
+
+def test_another_architecture_is_another_kernel(fake: FakeDriver, load: LoadFake) -> None:
+    fake.capability = (10, 0)
+    spec = make_spec()
+    with pytest.raises(NoKernelError, match=r"on sm_100a with: sm_100a\n.*which is for sm_90a"):
+        load(spec).run(make_tensors(spec))
+
+
+def test_nothing_loaded_is_said(load: LoadFake) -> None:
+    spec: KernelSpec = make_spec()
+    with pytest.raises(NoKernelError, match="specs/test.yaml: holds no kernel"):
+        load().run(make_tensors(spec))
+
+
+def test_none_is_not_given() -> None:
+    call = parse_call({"q": torch.empty(1), "kpe": None, "mask": None, "window_size": None})
+    assert set(call.tensors) == {"q"}
+    assert call.options.mask is None

@@ -69,7 +69,7 @@ def _finding(detail: ErrorDetails, root: type[BaseModel], data: object) -> Findi
         return _wrong_kind(target, context, value, data)
     describe = _MESSAGES[kind] if kind in _MESSAGES else _other  # noqa: SIM401  mypy loses the type in `get`
     message, fix = describe(value, context, detail)
-    if isinstance(value, list) and kind != "too_short":
+    if isinstance(value, list) and len(target.path) > 3 and kind != "too_short":  # inside an option
         fix = "write one value: a list expands only as the whole value of an option"
     joint = " " if fix.endswith("?") else ": "
     return Finding(target.path, message, joint.join(filter(None, (fix, target.description))))

@@ -24,6 +24,7 @@ from mlagen.spec.base import (
     did_you_mean,
     problem_error,
     raise_problems,
+    show,
 )
 from mlagen.spec.config import FA4Config
 from mlagen.spec.expand import Expansion, expand_file
@@ -150,7 +151,9 @@ class KernelSpec(SpecModel):
 
 def _version_one(value: object) -> object:
     if type(value) is not int or value != 1:
-        raise problem_error(f"this mlagen reads spec version 1, found {value!r}", "write spec: 1")
+        raise problem_error(
+            f"this mlagen reads spec version 1, found {show(value)}", "write spec: 1"
+        )
     return value
 
 

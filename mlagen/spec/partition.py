@@ -8,7 +8,6 @@ from pydantic import BeforeValidator, Field, WithJsonSchema
 
 from mlagen.spec.base import ShortForm, SpecModel, problem_error, show
 
-
 SPLITS = "Ranges of keys, 1 or more; auto: chosen at each call."
 
 

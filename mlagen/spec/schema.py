@@ -98,6 +98,8 @@ def _show_defaults(group: dict[str, Any]) -> None:
     """An option left out of a group has the default of a kernel, not the empty tuple of the group's model."""
     for name, definition in group["properties"].items():
         definition.pop("default", None)
+        if name in group["required"]:
+            continue
         field = KernelSpec.model_fields.get(name)
         if field is not None and not field.is_required() and field.default is not None:
             default = field.default

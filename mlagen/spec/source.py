@@ -66,6 +66,8 @@ class Source:
         data: Dicts, lists and scalars; of a repeated key the first value.
         values: Place of the value at a path.
         keys: Place of the key at a path.
+        scalars: Paths of values that are neither mappings nor lists.
+        unreadable: Paths of values that stand as null in the data because of an error.
         errors: What the text itself has wrong, with places.
     """
 
@@ -74,6 +76,8 @@ class Source:
     data: object = None
     values: dict[Path, Span] = field(default_factory=dict)
     keys: dict[Path, Span] = field(default_factory=dict)
+    scalars: set[Path] = field(default_factory=set)
+    unreadable: set[Path] = field(default_factory=set)
     errors: list[tuple[Span, Finding]] = field(default_factory=list)
 
     def place(self, finding: Finding) -> Span:
@@ -81,9 +85,15 @@ class Source:
         path = finding.path
         if not finding.at_key and path in self.values:
             return self.values[path]
-        while path not in self.keys and path not in self.values and path:
+        while path and path not in self.keys and path not in self.values:
             path = path[:-1]
+        if path != finding.path and path in self.scalars:  # a short form lacks a field
+            return self.values[path]
         return self.keys.get(path) or self.values.get(path) or Span(1, 1, 1)
+
+    def is_unreadable(self, path: Path) -> bool:
+        """Whether an error of the text itself stands at the path or above it: what models say there is void."""
+        return any(path[:length] in self.unreadable for length in range(len(path) + 1))
 
     def render(self, span: Span, finding: Finding) -> str:
         """The error as it is shown: place and message, the line with carets, the advice."""
@@ -181,28 +191,39 @@ class _Reader:
     def _span(self, node: Node) -> Span:
         start, end = node.start_mark, node.end_mark
         if isinstance(node, MappingNode) and not node.flow_style and node.value:
-            start, end = node.value[0][0].start_mark, node.value[0][0].end_mark
-        elif isinstance(node, SequenceNode) and not node.flow_style:
+            return self._span(node.value[0][0])
+        if isinstance(node, SequenceNode) and not node.flow_style:
             return Span(start.line + 1, start.column + 1, 1)
         line = self.source.lines[start.line] if start.line < len(self.source.lines) else ""
         stop = end.column if end.line == start.line else len(line.rstrip())
         return Span(start.line + 1, start.column + 1, max(1, stop - start.column))
 
     def _value(self, node: Node, path: Path) -> object:
-        self.source.values[path] = self._span(node)
+        if not (isinstance(node, ScalarNode) and node.start_mark.index == node.end_mark.index):
+            self.source.values[path] = self._span(node)  # nothing written has no place of its own
         self.nodes += 1
         if any(node is parent for parent in self.open):
-            self._error(node, path, "contains itself", "write the value out instead of an alias")
-            return None
+            return self._unreadable(
+                node, path, "contains itself", "write the value out instead of an alias"
+            )
+        if self.nodes == MAX_NODES + 1:
+            return self._unreadable(
+                node, path, f"more than {MAX_NODES:,} values", "use fewer aliases"
+            )
         if self.nodes > MAX_NODES:
-            if self.nodes == MAX_NODES + 1:
-                self._error(node, path, f"more than {MAX_NODES:,} values", "use fewer aliases")
+            self.source.unreadable.add(path)
             return None
         self.open.append(node)
         try:
             return self._content(node, path)
         finally:
             self.open.pop()
+
+    def _unreadable(self, node: Node, path: Path, message: str, advice: str) -> object:
+        """Report a value that cannot be used, and stand null for it."""
+        self.source.unreadable.add(path)
+        self._error(node, path, message, advice)
+        return None
 
     def _content(self, node: Node, path: Path) -> object:
         match node:
@@ -213,17 +234,18 @@ class _Reader:
             case ScalarNode() if str(node.tag) in _SCALAR_TAGS:
                 return self._scalar(node, path)
             case _:
-                self._error(node, path, f"has the tag {node.tag}", "specs have no tags: remove it")
-                return None
+                message = f"has the tag {node.tag}"
+                return self._unreadable(node, path, message, "specs have no tags: remove it")
 
     def _scalar(self, node: ScalarNode, path: Path) -> object:
+        self.source.scalars.add(path)
         if str(node.tag) == _TAG + "timestamp":  # YAML 1.2 has none: it is text
             return node.value
         try:
             return self.yaml.constructor.construct_object(node)
         except ValueError:
-            self._error(node, path, f"{node.value[:40]!r} is no number", "write a shorter number")
-            return None
+            message = f"{node.value[:40]!r} is no number"
+            return self._unreadable(node, path, message, "write a shorter number")
 
     def _mapping(self, node: MappingNode, path: Path) -> dict[str, object]:
         values: dict[str, object] = {}

@@ -54,7 +54,11 @@ def parse_spec(text: str, source_name: str = "<spec>") -> SpecFile:
             file = SpecFile.model_validate({} if source.data is None else source.data)
         except ValidationError as error:
             found = find_errors(error, SpecFile, source.data)
-            errors += [(source.place(finding), finding) for finding in found]
+            errors += [
+                (source.place(finding), finding)
+                for finding in found
+                if not source.is_unreadable(finding.path)
+            ]
     if file is None or errors:
         errors.sort(key=lambda item: item[0])
         raise SpecError("\n\n".join(source.render(span, finding) for span, finding in errors))

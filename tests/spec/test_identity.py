@@ -7,16 +7,18 @@ import json
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any  # Any: specs before validation
+from typing import TYPE_CHECKING, Any  # Any: specs before validation
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import mlagen
-from mlagen.spec.model import KernelSpec
 from mlagen.spec.yaml import kernel_from_dict, parse_spec
 from tests.spec.writing import DEEPSEEK_HEAD, HEAD, kernel, kernels
+
+if TYPE_CHECKING:
+    from mlagen.spec.model import KernelSpec
 
 MASKS = st.sampled_from(
     [

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any  # Any: specs before validation
+from typing import TYPE_CHECKING, Any  # Any: specs before validation
 
 from mlagen.errors import SpecError
-from mlagen.spec.model import KernelSpec
 from mlagen.spec.yaml import kernel_from_dict, parse_spec, spec_from_dict
+
+if TYPE_CHECKING:
+    from mlagen.spec.model import KernelSpec
 
 DEEPSEEK_HEAD: dict[str, Any] = {
     "qk_nope_head_dim": 128,

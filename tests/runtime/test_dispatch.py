@@ -172,7 +172,7 @@ def test_another_architecture_is_another_kernel(fake: FakeDriver, load: LoadFake
 
 def test_nothing_loaded_is_said(load: LoadFake) -> None:
     spec: KernelSpec = make_spec()
-    with pytest.raises(NoKernelError, match="specs/test.yaml: holds no kernel"):
+    with pytest.raises(NoKernelError, match=r"specs/test\.yaml: holds no kernel"):
         load().run(make_tensors(spec))
 
 

@@ -188,7 +188,9 @@ def test_alignment_is_checked_on_every_call(fake: FakeDriver, load: LoadFake) ->
     kernels, tensors = load(PLAIN), make_tensors(PLAIN)
     kernels.run(tensors)
     for name in ("q", "k", "v"):
-        with pytest.raises(ShapeError, match=rf"{name}: its data starts at 0x\w+, no multiple of 16"):
+        with pytest.raises(
+            ShapeError, match=rf"{name}: its data starts at 0x\w+, no multiple of 16"
+        ):
             kernels.run(tensors | {name: shifted(tensors[name])})
     kernels.run(tensors)
     assert len(fake.launches) == 2
@@ -240,7 +242,9 @@ def test_tensors_on_the_host_are_refused(
 
 def test_a_gpu_without_kernels_is_refused(fake: FakeDriver, load: LoadFake) -> None:
     fake.capability = (8, 0)
-    with pytest.raises(DeviceError, match=r"cuda:0 has compute capability 8\.0\n  use a GPU of 9\.0"):
+    with pytest.raises(
+        DeviceError, match=r"cuda:0 has compute capability 8\.0\n  use a GPU of 9\.0"
+    ):
         load(PLAIN).run(make_tensors(PLAIN))
 
 
@@ -368,10 +372,22 @@ class TestValidate:
         [
             ({"cu_seqlens_q": [0, 40, 30, 169]}, "cu_seqlens_q: decreases from 40 to 30 at 2"),
             ({"cu_seqlens_q": [1, 40, 40, 169]}, "cu_seqlens_q: starts with 1, not 0"),
-            ({"cu_seqlens_q": [0, 40, 40, 170]}, "cu_seqlens_q: ends at 170, but the tensor has 169"),
-            ({"cu_seqlens_k": [0, 7, 72, 273]}, "cu_seqlens_k: ends at 273, but the tensor has 272"),
-            ({"cu_seqlens_k": [0, 7, 7, 270]}, "block_table: sequence 2 has 263 keys, 5 pages, but"),
-            ({"max_seqlen_q": 128}, "cu_seqlens_q: sequence 2 has 129 rows, more than max_seqlen_q=128"),
+            (
+                {"cu_seqlens_q": [0, 40, 40, 170]},
+                "cu_seqlens_q: ends at 170, but the tensor has 169",
+            ),
+            (
+                {"cu_seqlens_k": [0, 7, 72, 273]},
+                "cu_seqlens_k: ends at 273, but the tensor has 272",
+            ),
+            (
+                {"cu_seqlens_k": [0, 7, 7, 270]},
+                "block_table: sequence 2 has 263 keys, 5 pages, but",
+            ),
+            (
+                {"max_seqlen_q": 128},
+                "cu_seqlens_q: sequence 2 has 129 rows, more than max_seqlen_q=128",
+            ),
             ({"max_seqlen_k": 199}, "keys: sequence 2 has 200 rows, more than max_seqlen_k=199"),
         ],
     )
@@ -388,7 +404,9 @@ class TestValidate:
     def test_page_outside_the_cache(self, load: LoadFake, page: int) -> None:
         tensors = make_tensors(PAGED)
         tensors["block_table"][1, 1] = page
-        with pytest.raises(InputError, match=rf"entry \[1, 1\] is page {page}, but the cache has 7"):
+        with pytest.raises(
+            InputError, match=rf"entry \[1, 1\] is page {page}, but the cache has 7"
+        ):
             load(PAGED).run(tensors, validate=True)
 
     def test_entries_past_the_last_page_hold_anything(

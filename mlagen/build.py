@@ -23,6 +23,7 @@ from mlagen.atomic_file import write_atomically
 from mlagen.cache import KernelCache
 from mlagen.errors import CacheError, MlagenError
 from mlagen.kernel_compiler import (
+    BuildKey,
     BuiltKernel,
     FailedKernel,
     KernelCompiler,
@@ -30,6 +31,7 @@ from mlagen.kernel_compiler import (
     LintState,
     Render,
     build_key,
+    generator_digest,
 )
 from mlagen.plan import plan_kernel
 from mlagen.render import render_kernel
@@ -44,6 +46,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "BuildEvent",
+    "BuildKey",
     "BuiltKernel",
     "FailedKernel",
     "LintPolicy",
@@ -162,6 +165,7 @@ def build_plans(
         policy=policy or Settings.from_environment().compile,
         lint=lint,
         render=render,
+        generator=generator_digest() if render is render_kernel else None,
     )
     compiler.check_tools()
     report = progress or (lambda _event: None)

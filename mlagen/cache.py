@@ -33,36 +33,7 @@ logger = logging.getLogger(__name__)
 SCHEMA = 1
 LOCK_TIMEOUT_SECONDS = 60.0
 _MAGIC = b"mlagen kernel"
-_ENTRY, _LOCK = ".kernel", ".lock"
-
-
-@dataclass(frozen=True, slots=True)
-class BuildKey:
-    """All that decides the bytes of a cubin; `digest` names them.
-
-    Attributes:
-        source_sha256: Of the rendered CUDA text.
-        arch: Architecture compiled for.
-        options: NVRTC options beside it.
-        compiler: `NvrtcIdentity.compiler`.
-        schema: `SCHEMA`.
-    """
-
-    source_sha256: str
-    arch: str
-    options: tuple[str, ...]
-    compiler: str
-    schema: int = SCHEMA
-
-    @property
-    def canonical(self) -> str:
-        """JSON with sorted keys and no spaces, of which `digest` is the SHA-256."""
-        return json.dumps(asdict(self), sort_keys=True, separators=(",", ":"))
-
-    @property
-    def digest(self) -> str:
-        """The build key."""
-        return hashlib.sha256(self.canonical.encode()).hexdigest()
+_ENTRY, _NOTE, _LOCK = ".kernel", ".source", ".lock"
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,8 +42,9 @@ class Entry:
 
     Attributes:
         spec_hash: Hash of the spec it was made for.
-        key: `BuildKey.digest`.
+        key: Digest of all that decides the bytes of the cubin.
         name: Name of the kernel, for people.
+        source: Its CUDA text.
         cubin: The binary.
         ptx: What it was assembled from.
         log: What the compiler said.
@@ -85,6 +57,7 @@ class Entry:
     spec_hash: str
     key: str
     name: str
+    source: str
     cubin: bytes
     ptx: str
     log: str
@@ -100,7 +73,7 @@ class Entry:
 
 def encode_entry(entry: Entry) -> bytes:
     """Return an entry's file: a line with magic and digest, a line of JSON, then the contents."""
-    ptx, log = entry.ptx.encode(), entry.log.encode()
+    contents = [entry.source.encode(), entry.cubin, entry.ptx.encode(), entry.log.encode()]
     head = {
         "spec_hash": entry.spec_hash,
         "key": entry.key,
@@ -108,9 +81,9 @@ def encode_entry(entry: Entry) -> bytes:
         "resources": asdict(entry.resources),
         "lint": entry.lint,
         "compile_seconds": entry.compile_seconds,
-        "sizes": [len(entry.cubin), len(ptx), len(log)],
+        "sizes": [len(part) for part in contents],
     }
-    body = b"\n".join([json.dumps(head, sort_keys=True).encode(), entry.cubin + ptx + log])
+    body = json.dumps(head, sort_keys=True).encode() + b"\n" + b"".join(contents)
     return b"%s %s\n%s" % (_MAGIC, hashlib.sha256(body).hexdigest().encode(), body)
 
 
@@ -125,14 +98,19 @@ def decode_entry(data: bytes) -> Entry:
         raise ValueError("its digest does not match its contents")
     head_line, _, contents = body.partition(b"\n")
     head: dict[str, Any] = json.loads(head_line)  # Any: JSON
-    cubin, ptx, log = head["sizes"]
+    parts = []
+    for size in head["sizes"]:
+        parts.append(contents[:size])
+        contents = contents[size:]
+    source, cubin, ptx, log = parts
     return Entry(
         spec_hash=head["spec_hash"],
         key=head["key"],
         name=head["name"],
-        cubin=contents[:cubin],
-        ptx=contents[cubin : cubin + ptx].decode(),
-        log=contents[cubin + ptx : cubin + ptx + log].decode(),
+        source=source.decode(),
+        cubin=cubin,
+        ptx=ptx.decode(),
+        log=log.decode(),
         resources=Resources(**head["resources"]),
         lint=head["lint"],
         compile_seconds=head["compile_seconds"],
@@ -235,6 +213,30 @@ class KernelCache:
             return
         self._sweep(entry.file_name)
 
+    def read_source_hash(self, spec_hash: str, origin: str) -> str | None:
+        """Return what `write_source_hash` noted, None if nothing."""
+        if self._entries is None:
+            return None
+        try:
+            text = (self._entries / f"{spec_hash}-{origin}{_NOTE}").read_text(encoding="ascii")
+        except (OSError, ValueError):
+            return None
+        return text.strip()  # if it is damaged, no entry has its key
+
+    def write_source_hash(self, spec_hash: str, origin: str, source_sha256: str) -> None:
+        """Note the hash of the text that comes of `origin`, so that it can be found unrendered.
+
+        Older notes of the spec go. Where the note cannot be written, nothing is lost but time.
+        """
+        if self._entries is None or not self._entries.is_dir():
+            return
+        note = self._entries / f"{spec_hash}-{origin}{_NOTE}"
+        with contextlib.suppress(OSError):
+            write_atomically(note, f"{source_sha256}\n".encode())
+            for older in self._entries.glob(f"{spec_hash}-*{_NOTE}"):
+                if older != note:
+                    remove_file(older)
+
     @contextlib.contextmanager
     def lock(self, spec_hash: str, key: str, *, waiting: Callable[[], None]) -> Iterator[None]:
         """Hold the kernel's lock: one process compiles it, the others wait for the result.
@@ -297,7 +299,7 @@ class KernelCache:
         """Return our own files in the folder; nothing else there is ours to count or remove."""
         if self._entries is None or not self._entries.is_dir():
             return []
-        ours = {_ENTRY, TEMPORARY_SUFFIX, _LOCK}
+        ours = {_ENTRY, _NOTE, _LOCK, TEMPORARY_SUFFIX}
         return sorted(path for path in self._entries.iterdir() if path.suffix in ours)
 
     def _sweep(self, file_name: str) -> None:

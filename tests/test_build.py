@@ -30,6 +30,8 @@ from mlagen.cache import KernelCache
 from mlagen.compile.nvrtc import nvrtc_identity
 from mlagen.compile.sass import find_nvdisasm
 from mlagen.errors import CacheError, CompileError, MissingDependencyError, SpecError
+from mlagen.kernel_compiler import BuildKey, generator_digest
+from mlagen.render.environment import environment
 from mlagen.spec.model import KernelSpec, SpecFile
 from mlagen.spec.yaml import spec_from_dict
 from tests.cache.plans import GEOMETRY, CompileCounter, files_below, tiny_plan, tiny_plans
@@ -69,6 +71,31 @@ def test_kernel_is_compiled_checked_and_kept(cache: KernelCache) -> None:
     assert first.lint == second.lint == "passed"
     assert (second.cubin, second.ptx, second.key) == (first.cubin, first.ptx, first.key)
     assert first.key == build_key(render(tiny_plan()), arch="sm_90a").digest
+
+
+# The key.
+
+
+def test_key_can_be_computed_by_hand() -> None:
+    key = BuildKey("ab", "sm_90a", ("-std=c++17",), "nvrtc 13.5 feeb")
+    assert key.canonical == (
+        '{"arch":"sm_90a","compiler":"nvrtc 13.5 feeb","options":["-std=c++17"],'
+        '"schema":1,"source_sha256":"ab"}'
+    )
+    # printf %s '<the text above>' | sha256sum
+    assert key.digest == ("26d05b2164349dccc56890a7f41c05a2da06a429ca15c2aaf61ab712f9e28347")
+
+
+def test_everything_in_the_key_changes_it() -> None:
+    keys = {
+        BuildKey("ab", "sm_90a", ("-a",), "nvrtc 1").digest,
+        BuildKey("ac", "sm_90a", ("-a",), "nvrtc 1").digest,
+        BuildKey("ab", "sm_100a", ("-a",), "nvrtc 1").digest,
+        BuildKey("ab", "sm_90a", ("-a", "-b"), "nvrtc 1").digest,
+        BuildKey("ab", "sm_90a", ("-a",), "nvrtc 2").digest,
+        BuildKey("ab", "sm_90a", ("-a",), "nvrtc 1", schema=2).digest,
+    }
+    assert len(keys) == 6
 
 
 # Order, events, policies.
@@ -174,6 +201,55 @@ def test_full_disk_does_not_stop_a_build(
         (built,) = built_of(build_plans([tiny_plan()], cache=cache, render=render))
         assert built.cached == cached
     assert len(compiles.names) == 1
+
+
+# What is in the cache need not be rendered.
+
+
+def test_warm_build_renders_nothing(
+    cache: KernelCache, compiles: CompileCounter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (cold,) = built_of(build_plans([tiny_plan()], cache=cache))
+    monkeypatch.setattr(environment(), "loader", None)
+    (warm,) = built_of(build_plans([tiny_plan()], cache=cache))
+    assert warm.cached
+    assert (warm.source, warm.cubin, warm.key) == (cold.source, cold.cubin, cold.key)
+    assert len(compiles.names) == 1
+
+
+def test_other_plan_of_the_same_spec_is_rendered(
+    cache: KernelCache, compiles: CompileCounter
+) -> None:
+    """Nobody should, but who changes a plan by hand gets the kernel of that plan."""
+    plans = [tiny_plan(), dataclasses.replace(tiny_plan(), rescale_threshold=0.0)]
+    first, second = built_of(build_plans(plans, jobs=1, cache=cache))
+    assert first.source != second.source
+    assert len(compiles.names) == 2
+
+
+def test_other_generator_renders_again_and_finds_the_same_kernel(
+    cache: KernelCache, compiles: CompileCounter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    build_plans([tiny_plan()], cache=cache)
+    monkeypatch.setattr(build_module, "generator_digest", lambda: "another mlagen")
+    (again,) = built_of(build_plans([tiny_plan()], cache=cache))
+    assert again.cached
+    assert len(compiles.names) == 1
+    assert len(files_below(cache.folder or Path())) == 2, "one entry, one note"
+
+
+@pytest.mark.parametrize("text", ["", "0" * 64, "nonsense \xff"])
+def test_damaged_note_is_no_harm(cache: KernelCache, compiles: CompileCounter, text: str) -> None:
+    build_plans([tiny_plan()], cache=cache)
+    (note,) = [path for path in files_below(cache.folder or Path()) if path.suffix == ".source"]
+    note.write_text(text, encoding="latin-1")
+    (again,) = built_of(build_plans([tiny_plan()], cache=cache))
+    assert again.cached
+    assert len(compiles.names) == 1
+
+
+def test_generator_is_what_is_in_the_files() -> None:
+    assert len(generator_digest()) == 64
 
 
 # Failures.

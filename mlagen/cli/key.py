@@ -17,7 +17,7 @@ from mlagen.plan.name import kernel_name
 from mlagen.render import render_kernel
 
 if TYPE_CHECKING:
-    from mlagen.cache import BuildKey
+    from mlagen.build import BuildKey
     from mlagen.spec.model import KernelSpec
 
 

@@ -63,7 +63,9 @@ def compare(actual: Array, expected: Array, *, bound: Array | None = None) -> Co
     if math.prod(expected.shape) == 0:
         return Comparison(0, 0, 0.0, 0.0, (), 0.0, 0.0)
     infinite = ops.absolute(expected) == math.inf
-    odd = infinite | (expected != expected) | (ops.absolute(actual) == math.inf) | (actual != actual)
+    odd = (
+        infinite | (expected != expected) | (ops.absolute(actual) == math.inf) | (actual != actual)
+    )
     same = (actual == expected) | ((actual != actual) & (expected != expected))
     nothing = ops.zeros((1,) * len(expected.shape))
     # Both first made finite: inf - inf would only bring NaN into the measures.

@@ -1,0 +1,1 @@
+"""Tests of `mlagen/verify`, and of what the GPU tests rest on."""

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from mlagen.verify.reference import reference
-from tests.gpu.checking import Expected, check_equal_bits, check_lse, check_out
+from tests.gpu.checking import Expected, check_lse, check_out, expected_of
 from tests.gpu.guarded import Guarded, guarded
 from tests.gpu.kernels import load
 from tests.gpu.workloads import Batch, Operands, draw_operands, fit_batch, lay_out
@@ -145,13 +144,10 @@ def launch(case: Case, outputs: Outputs, *, blocks: int | None = None) -> None:
 
 
 def expected(case: Case) -> Expected:
-    """The float64 result of a case."""
-    scale = case.options.get("softmax_scale")
-    out, lse = reference(case.spec, case.tensors, softmax_scale=scale)
-    absolute = {**case.tensors, "v": case.tensors["v"].abs()}
-    magnitude, _ = reference(case.spec, absolute, softmax_scale=scale)
+    """The float64 result of a case, without the rows that belong to no sequence."""
+    exact = expected_of(case.spec, case.tensors, softmax_scale=case.options.get("softmax_scale"))
     rows = slice(case.written_rows)
-    return Expected(out[rows], lse[rows], magnitude[rows])
+    return Expected(exact.out[rows], exact.lse[rows], exact.bound[rows])
 
 
 def verify(case: Case, *, strided_outputs: bool = False) -> Outputs:
@@ -182,11 +178,3 @@ def check(case: Case, outputs: Outputs, wanted: Expected) -> None:
 def with_tensor(case: Case, name: str, tensor: torch.Tensor) -> Case:
     """The case with one tensor replaced."""
     return replace(case, tensors={**case.tensors, name: tensor})
-
-
-def check_same_bits(case: Case, left: Outputs, right: Outputs, *, rows: slice) -> None:
-    """Assert that two runs agree bit for bit on some rows."""
-    for (name, one), (_, other) in zip(left.all(), right.all(), strict=True):
-        check_equal_bits(
-            one.view[rows], other.view[rows], context=f"{name}, {case.context}, rows {rows}"
-        )

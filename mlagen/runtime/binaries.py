@@ -6,7 +6,7 @@ import logging
 import threading
 from typing import TYPE_CHECKING, Literal
 
-from mlagen.errors import CacheError, NoKernelError
+from mlagen.errors import CacheError, MissingDependencyError, NoKernelError
 from mlagen.plan.name import kernel_name
 
 if TYPE_CHECKING:
@@ -84,11 +84,15 @@ class Binaries:
             return build_specs(specs, cache=self._cache)
         try:
             return build_specs(specs, cache=self._cache, policy="never")
-        except CacheError as error:
+        except (
+            CacheError,
+            MissingDependencyError,
+        ) as error:  # not in the cache, or no NVRTC to ask for its key
             names = ", ".join(kernel_name(spec) for spec in specs)
             why = (
                 "a CUDA graph is being captured" if capturing else "compiling is off (jit='never')"
             )
             message = f"{names}: not built, and {why}"
             advice = f"build it before: mlagen build {self._source}, or kernels.warmup()"
-            raise NoKernelError(f"{message}\n  {advice}") from error
+            reason = str(error).splitlines()[0]
+            raise NoKernelError(f"{message}\n  {reason}\n  {advice}") from error

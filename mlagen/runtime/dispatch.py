@@ -55,9 +55,9 @@ def select(
         NoKernelError: None fits; names the nearest and what to add.
         InputError: Several of different meaning fit, or the nearest lacks only a tensor.
     """
-    judged = [(spec, list(mismatches(spec, call, arch))) for spec in specs]
-    fitting = [spec for spec, found in judged if not found]
+    fitting = [spec for spec in specs if next(mismatches(spec, call, arch), None) is None]
     if not fitting:
+        judged = [(spec, list(mismatches(spec, call, arch))) for spec in specs]
         raise _no_kernel(judged, call, arch, source)
     fitting = _prefer(fitting, lambda spec: spec.lse == _wants_lse(call))
     fitting = _prefer_length(fitting, call.options.max_seqlen_q)

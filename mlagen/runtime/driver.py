@@ -128,8 +128,8 @@ class CudaDriver:
         self._contexts: dict[int, int] = {}
         self._check("cuInit", self._cuda.cuInit(0))
         if self.version() < OLDEST_DRIVER:
-            major, minor = divmod(self.version() // 10, 100)
-            message = f"the NVIDIA driver supports CUDA {major}.{minor}; mlagen needs 12.0 or newer"
+            message = f"the NVIDIA driver supports CUDA {_spelled(self.version())}"
+            message += f"; mlagen needs {_spelled(OLDEST_DRIVER)} or newer"
             raise MissingDependencyError(f"{message}\n  update the driver")
 
     def _check(self, call: str, result: tuple[Any, ...]) -> Any:
@@ -201,7 +201,8 @@ class CudaDriver:
 
     def load_function(self, cubin: bytes, entry: str) -> int:
         """See `Driver`."""
-        module = self._check("cuModuleLoadData", self._cuda.cuModuleLoadData(cubin))
+        call = f"cuModuleLoadData({entry}), driver for CUDA {_spelled(self.version())}"
+        module = self._check(call, self._cuda.cuModuleLoadData(cubin))
         call = self._cuda.cuModuleGetFunction(module, entry.encode())
         return int(self._check(f"cuModuleGetFunction({entry})", call))
 
@@ -298,6 +299,12 @@ class CudaDriver:
         finally:
             self._check("cuStreamDestroy", cuda.cuStreamDestroy(stream))
         return address
+
+
+def _spelled(version: int) -> str:
+    """A CUDA version as people write it: 13.0 for 13000."""
+    major, minor = divmod(version // 10, 100)
+    return f"{major}.{minor}"
 
 
 # The bindings carry no types, so both loaders return Any.

@@ -133,7 +133,8 @@ def test_jit_never_compiles_nothing(
     tensors = make_tensors(kernels.specs[0])
     with pytest.raises(NoKernelError) as error:
         kernels.run(tensors, causal=True)
-    first, last = str(error.value).splitlines()
+    first, reason, last = str(error.value).splitlines()
+    assert reason == "  not in the cache"
     assert first.startswith("mla_prefill_sm90a_192x128_bf16_causal")
     assert first.endswith("not built, and compiling is off (jit='never')")
     assert last == f"  build it before: mlagen build {path}, or kernels.warmup()"

@@ -369,6 +369,7 @@ def _acquire(lock: Any, waiting: Callable[[], None]) -> bool:  # see `_lock_file
         try:
             lock.acquire(timeout=0)
         except filelock.Timeout:
+            logger.info("waiting for another process: %s", lock.lock_file)
             waiting()
             lock.acquire(timeout=LOCK_TIMEOUT_SECONDS)
     except filelock.Timeout:

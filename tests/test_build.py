@@ -31,9 +31,10 @@ from mlagen.compile.nvrtc import nvrtc_identity
 from mlagen.compile.sass import find_nvdisasm
 from mlagen.errors import CacheError, CompileError, MissingDependencyError, SpecError
 from mlagen.kernel_compiler import BuildKey, generator_digest
+from mlagen.package_files import shipped_folder
 from mlagen.render.environment import environment
 from mlagen.spec.model import KernelSpec, SpecFile
-from mlagen.spec.yaml import spec_from_dict
+from mlagen.spec.yaml import load_spec_file, spec_from_dict
 from tests.cache.plans import GEOMETRY, CompileCounter, files_below, tiny_plan, tiny_plans
 from tests.cache.plans import tiny_source as render
 from tests.compile.sources import local_array_kernel
@@ -71,6 +72,14 @@ def test_kernel_is_compiled_checked_and_kept(cache: KernelCache) -> None:
     assert first.lint == second.lint == "passed"
     assert (second.cubin, second.ptx, second.key) == (first.cubin, first.ptx, first.key)
     assert first.key == build_key(render(tiny_plan()), arch="sm_90a").digest
+
+
+def test_shipped_kernel_passes_every_check(cache: KernelCache) -> None:
+    plans = plan_specs(load_spec_file(shipped_folder("specs") / "deepseek.yaml").expand())
+    plan = next(plan for plan in plans if plan.spec.mask.kind == "causal")
+    (built,) = built_of(build_plans([plan], cache=cache, lint="strict"))
+    assert built.lint == "passed"
+    assert built.resources.spill_store_bytes == built.resources.stack_bytes == 0
 
 
 # The key.

@@ -12,6 +12,7 @@ from typing import Any
 
 from mlagen.compile.nvrtc_library import NvrtcIdentity, nvrtc_bindings, nvrtc_identity
 from mlagen.errors import CompileError
+from mlagen.package_files import shipped_folder
 
 __all__ = [
     "KERNEL_OPTIONS",
@@ -128,9 +129,13 @@ def _refusal(source: str, file_name: str, *, log: str, ptx: str, identity: Nvrtc
         elif found := _PTX_ERROR.match(line):
             quoted.append(_quote(ptx, f"{file_name} (PTX)", int(found["line"]), found["text"]))
     if not quoted:
+        advice = (
+            f"update NVRTC ({identity.path}): pip install --upgrade nvidia-cuda-nvrtc"
+            if "nvrtc: error" in log  # an option or architecture that it does not know
+            else "choose a smaller tile (config.tile_m, config.tile_n), or report this with the spec"
+        )
         return (
-            f"{file_name}: NVRTC {identity.version} refused to compile\n{_indent(log)}\n"
-            f"  update NVRTC ({identity.path}): pip install --upgrade nvidia-cuda-nvrtc"
+            f"{file_name}: NVRTC {identity.version} refused to compile\n{_indent(log)}\n  {advice}"
         )
     hidden = len(quoted) - _SHOWN_ERRORS
     more = [f"  and {hidden} more errors"] if hidden > 0 else []
@@ -145,19 +150,39 @@ def _refusal(source: str, file_name: str, *, log: str, ptx: str, identity: Nvrtc
 
 
 def _quote(text: str, file_name: str, number: int, message: str) -> str:
-    """Return `file:line: message`, the definition around it, that line and its neighbours."""
+    """Return an error with what helps to find it.
+
+    `file:line: message`, the definition around the line, the template it comes from, and the line
+    between its neighbours.
+    """
     lines = text.splitlines()
     shown = range(max(1, number - 1), min(len(lines), number + 1) + 1)
     body = [f"  {'>' if n == number else ' '} {n:5} | {lines[n - 1]}" for n in shown]
     opening = _enclosing(lines, number)
     place = [f"  in: {opening}"] if opening else []
+    origin = _template_of(lines[number - 1]) or _template_of(opening or "")
+    place += [f"  from: {origin}"] if origin else []
     return "\n".join([f"{file_name}:{number}: {message}", *place, *body])
+
+
+def _template_of(line: str) -> str | None:
+    """Return `file:line` of the template that has this very line, if one has it unchanged."""
+    wanted = line.strip()
+    if not wanted.strip("{}();"):
+        return None
+    folder = shipped_folder("templates")
+    for path in sorted(folder.rglob("*.j2")):
+        for number, text in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
+            if text.strip() == wanted:
+                return f"templates/{path.relative_to(folder).as_posix()}:{number}"
+    return None
 
 
 def _enclosing(lines: list[str], number: int) -> str | None:
     """Return the nearest line, not below `number`, that starts a definition in column one."""
     for line in reversed(lines[:number]):
-        if line[:1].isalpha() and line.rstrip().endswith(("{", ",", "(")):
+        starts_in_column_one = line[:1].isalpha() or line[:1] == "_"
+        if starts_in_column_one and line.rstrip().endswith(("{", ",", "(")):
             return line.strip()
     return None
 

@@ -121,17 +121,23 @@ def disassemble(cubin: bytes) -> Sass:
             "nvdisasm: not found, so the SASS of kernels cannot be checked\n"
             "  pip install nvidia-cuda-nvdisasm"
         )
-    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
-        file.write(cubin)
-        file.flush()
-        result = subprocess.run(  # noqa: S603  # our own tool on our own file
-            [tool, "--print-code", file.name],
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=_TIMEOUT_SECONDS,
-            start_new_session=True,  # Ctrl-C stops the build, not the check of the kernel in hand
-        )
+    try:
+        with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+            file.write(cubin)
+            file.flush()
+            result = subprocess.run(  # noqa: S603  # our own tool on our own file
+                [tool, "--print-code", file.name],
+                capture_output=True,
+                text=True,
+                check=False,
+                timeout=_TIMEOUT_SECONDS,
+                start_new_session=True,  # Ctrl-C stops the build, not the check in hand
+            )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise MissingDependencyError(
+            f"nvdisasm: {tool} cannot be run on a temporary file ({error})\n"
+            "  make room in the folder for temporary files, or set TMPDIR to another"
+        ) from error
     if result.returncode:
         raise CompileError(
             f"nvdisasm: cannot read the cubin ({tool})\n  {result.stderr.strip()}\n"

@@ -4,6 +4,7 @@ import pytest
 
 from mlagen.compile.nvrtc import KERNEL_OPTIONS, compile_cuda, compiler_release, nvrtc_identity
 from mlagen.errors import CompileError
+from mlagen.package_files import shipped_folder
 from tests.compile.sources import store_kernel
 
 
@@ -50,6 +51,25 @@ def test_error_quotes_the_line_of_the_source() -> None:
     assert 'in: extern "C" __global__ void broken(' in lines[1]
     assert any(line.endswith("3 |   out[0] = nonsense;") and ">" in line for line in lines)
     assert "report this" in lines[-1]
+
+
+def test_error_names_the_template_that_has_the_line() -> None:
+    template = shipped_folder("templates") / "device" / "warp.cuh.j2"
+    lines = template.read_text().splitlines()
+    at = next(i for i, line in enumerate(lines) if line.endswith("{"))
+    source = f"{lines[at]}\n  nonsense;\n}}"
+    with pytest.raises(CompileError) as caught:
+        compile_cuda(source, name="broken", arch="sm_90a")
+    assert f"from: templates/device/warp.cuh.j2:{at + 1}" in str(caught.value)
+
+
+def test_kernel_that_does_not_fit_gets_advice_about_tiles() -> None:
+    source = (
+        'extern "C" __global__ void big(int* out) { __shared__ int a[99999]; out[0] = a[out[1]]; }'
+    )
+    with pytest.raises(CompileError) as caught:
+        compile_cuda(source, name="big", arch="sm_90a")
+    assert "config.tile_n" in str(caught.value).splitlines()[-1]
 
 
 def test_error_of_ptxas_quotes_the_line_of_the_ptx() -> None:

@@ -138,12 +138,10 @@ class _Checker:
     def _shape_advice(self, name: str) -> str:
         if name == "lse":
             return "mlagen's layout is [total_q, num_heads], without the padding of other libraries"
-        if name in ("out", *_PER_HEAD):
-            return (
-                f"leave {name}= out to have it allocated"
-                if name == "out"
-                else "pass one value for each head"
-            )
+        if name == "out":
+            return "pass one of that shape, or leave it out to have it allocated"
+        if name in _PER_HEAD:
+            return "pass one value for each head"
         return "sizes with a name come from the other tensors: one of them may be the wrong one"
 
     def _axis(self, name: str, axis: int, ndim: int, form: str) -> int:
@@ -289,34 +287,24 @@ class _Checker:
             self._expect("lse", *leading, heads)
 
     def check_lengths(self, extents: Extents) -> None:
-        """That `max_seqlen` given on the host can be true of these tensors."""
+        """That the `max_seqlen` given on the host can be true of these tensors."""
         options, spec = self._call.options, self._spec
-        known = (
-            (
-                "max_seqlen_q",
-                options.max_seqlen_q,
-                extents.seqlen_q,
-                extents.rows_q,
-                spec.q_layout == "dense",
-            ),
-            (
-                "max_seqlen_k",
-                options.max_seqlen_k,
-                extents.seqlen_k,
-                extents.rows_k,
-                spec.kv.layout == "dense",
-            ),
-        )
-        for name, given, length, rows, dense in known:
-            if given is None:
-                continue
-            if dense and not (name == "max_seqlen_k" and spec.kv.seqlens) and given < length:
-                message = f"{name}: {given} is less than the {length} rows of every sequence"
-                raise InputError(
-                    f"{message}\n  leave it out: dense batches take their length from the tensor"
-                )
-            if not dense and given * extents.batch < rows:
-                message = (
-                    f"{name}: {extents.batch} sequences of at most {given} cannot fill {rows} rows"
-                )
-                raise InputError(f"{message}\n  pass the longest length, or leave it out")
+        longest_q, longest_k = options.max_seqlen_q, options.max_seqlen_k
+        if spec.q_layout == "dense":
+            self._check_longest("max_seqlen_q", longest_q, extents.seqlen_q)
+        elif longest_q is not None and longest_q * extents.batch < extents.rows_q:
+            batch, rows = extents.batch, extents.rows_q
+            message = (
+                f"max_seqlen_q: {batch} sequences of at most {longest_q} cannot fill {rows} rows"
+            )
+            advice = "pass the longest length, or slice q to the rows that sequences use"
+            raise InputError(f"{message}\n  {advice}")
+        # How many rows of ragged keys are in use, only the device knows; no kernel needs their longest.
+        if spec.kv.layout == "dense" and not spec.kv.seqlens:
+            self._check_longest("max_seqlen_k", longest_k, extents.seqlen_k)
+
+    def _check_longest(self, name: str, given: int | None, length: int) -> None:
+        if given is not None and given < length:
+            message = f"{name}: {given} is less than the {length} rows of every sequence"
+            advice = "leave it out: dense batches take their length from the tensor"
+            raise InputError(f"{message}\n  {advice}")

@@ -26,7 +26,7 @@ from mlagen.cli.options import (
     spec_argument,
     words_option,
 )
-from mlagen.cli.output import note, print_code, print_json, print_table, progress_bar
+from mlagen.cli.output import count, note, print_code, print_json, print_table, progress_bar
 from mlagen.cli.selection import Selection, plan_selection, select_kernels
 from mlagen.errors import CheckError
 
@@ -95,13 +95,15 @@ def command(
     failed = [outcome for outcome in outcomes if isinstance(outcome, FailedKernel)]
     if as_json:
         print_json(_as_json(selection, built, failed))
-    else:
+    elif built:
         _print_table(built)
     if failed:
         return _report(failed)
     if out:
         write_kernels(out, built)
-        note(f"{len(built)} kernels in {out}: mlagen.load({str(out)!r}), or MLAGEN_KERNELS={out}")
+        note(
+            f"{count(len(built), 'kernel')} in {out}: mlagen.load({str(out)!r}), or MLAGEN_KERNELS={out}"
+        )
     elif not words and archs is None:
         _write(selection.file, as_json=False)
     return 0
@@ -136,10 +138,10 @@ def _check(selection: Selection, *, as_json: bool) -> int:
             print_code(diff, language="diff")
     if diffs:
         raise CheckError(
-            f"{folder}: {len(diffs)} files are not what {selection.path} renders to\n"
+            f"{folder}: {count(len(diffs), 'file')} not what {selection.path} renders to\n"
             f"  renew them and review the change: mlagen build {selection.path}"
         )
-    note(f"{folder}: {len(selection.specs)} kernels, all as {selection.path} renders them")
+    note(f"{folder}: {count(len(selection.specs), 'kernel')}, as {selection.path} renders them")
     return 0
 
 
@@ -147,7 +149,7 @@ def _write(file: SpecFile, *, as_json: bool) -> int:
     changed = write_generated(file, GENERATED)
     if as_json:
         print_json({"folder": str(GENERATED / file.name), "changed": changed})
-    note(f"{GENERATED / file.name}: {len(changed) or 'no'} files changed")
+    note(f"{GENERATED / file.name}: {count(len(changed), 'file')} changed")
     return 0
 
 
@@ -165,7 +167,9 @@ def _print_table(built: Sequence[BuiltKernel]) -> None:
     ]
     print_table(("kernel", "registers", "spills", "shared KiB", "SASS lint", "built"), rows)
     compiled = sum(not kernel.cached for kernel in built)
-    note(f"{len(built)} kernels, {compiled} compiled now, {len(built) - compiled} from the cache")
+    note(
+        f"{count(len(built), 'kernel')}, {compiled} compiled now, {len(built) - compiled} from the cache"
+    )
     if any(kernel.lint == "skipped" for kernel in built):
         note("the SASS lint was skipped: pip install nvidia-cuda-nvdisasm to have it")
 
@@ -195,5 +199,5 @@ def _report(failed: Sequence[FailedKernel]) -> int:
     """Print why kernels failed; the sources stay as they were."""
     for failure in failed:
         note(f"\nerror: {failure.error}")
-    note(f"\n{len(failed)} kernels failed; {GENERATED}/ is unchanged")
+    note(f"\n{count(len(failed), 'kernel')} failed; {GENERATED}/ is unchanged")
     return max(failure.error.exit_status for failure in failed)

@@ -10,7 +10,7 @@ import click
 
 from mlagen.cache import KernelCache, default_cache_folder
 from mlagen.cli.options import Verb, debug_option, json_option
-from mlagen.cli.output import print_facts, print_json
+from mlagen.cli.output import count, print_facts, print_json
 from mlagen.settings import Settings
 
 _AGE_SECONDS = {"h": 3600, "d": 86_400, "w": 7 * 86_400}
@@ -93,7 +93,7 @@ def clear_command(*, older_than: float | None, as_json: bool) -> None:
         print_json({"removed": len(removed.entries), "size_bytes": removed.size_bytes})
     else:
         size = f"{removed.size_bytes / 2**20:.1f} MiB"
-        print(f"removed {len(removed.entries)} kernels, {size}, from {removed.folder}")
+        print(f"removed {count(len(removed.entries), 'kernel')}, {size}, from {removed.folder}")
 
 
 def _timestamp(seconds: float) -> str:

@@ -32,6 +32,11 @@ def note(text: str) -> None:
     print(text, file=sys.stderr)
 
 
+def count(number: int, noun: str) -> str:
+    """Return `1 kernel`, `2 kernels`."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
 def warn(text: str) -> None:
     """Print a warning on stderr."""
     print(f"warning: {text}", file=sys.stderr)
@@ -114,15 +119,18 @@ def progress_bar(total: int, *, what: str) -> Iterator[Bar]:
         yield Bar(None, None)
         return
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+    from rich.table import Column
 
+    # The label takes what a narrow terminal leaves.
+    rest = Column(ratio=1, no_wrap=True, overflow="ellipsis")
     columns = (
         TextColumn("{task.description}"),
-        BarColumn(bar_width=24),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        TextColumn("{task.fields[label]}", markup=False),
+        BarColumn(bar_width=16),
+        MofNCompleteColumn(table_column=Column(no_wrap=True)),
+        TimeElapsedColumn(table_column=Column(no_wrap=True)),
+        TextColumn("{task.fields[label]}", markup=False, table_column=rest),
     )
-    with Progress(*columns, console=_console(sys.stderr), transient=True) as bar:
+    with Progress(*columns, console=_console(sys.stderr), transient=True, expand=True) as bar:
         yield Bar(bar, bar.add_task(what, total=total, label=""))
 
 

@@ -77,11 +77,13 @@ def fill_cache(folder: Path, *, linted: bool) -> None:
         arch = plan.arch.name
         empty = f'extern "C" __global__ void {plan.name}() {{}}'
         compiled = compile_cuda(empty, name=plan.name, arch=arch)
+        source = render_kernel(plan)
         cache.write(
             Entry(
                 spec_hash=plan.spec.hash,
-                key=build_key(render_kernel(plan), arch=arch).digest,
+                key=build_key(source, arch=arch).digest,
                 name=plan.name,
+                source=source,
                 cubin=compiled.cubin,
                 ptx=compiled.ptx,
                 log=compiled.log,

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
+import os
+import pty
 import subprocess
 import sys
 from pathlib import Path
@@ -141,3 +144,31 @@ def test_output_of_a_pipe_has_no_colour(mlagen: Command, built: Path) -> None:
         outcome = mlagen(*words)
         assert "\x1b" not in outcome.out + outcome.err
         assert not [line for line in outcome.out.splitlines() if line != line.rstrip()]
+
+
+def on_a_terminal(words: list[str], **environment: str) -> str:
+    """Run `mlagen` with a terminal for its output and return what it wrote there."""
+    pid, terminal = pty.fork()
+    if pid == 0:  # pragma: no cover  # another process
+        os.execve(  # noqa: S606  # ourselves
+            sys.executable,
+            [sys.executable, "-m", "mlagen", *words],
+            {**os.environ, "TERM": "xterm-256color", **environment},
+        )
+    written = b""
+    with contextlib.suppress(OSError):  # the terminal is gone when its process is
+        while part := os.read(terminal, 65_536):
+            written += part
+    os.close(terminal)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0, written
+    return written.decode()
+
+
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+def test_terminal_gets_progress_and_colour_unless_told_not_to(built: Path) -> None:
+    written = on_a_terminal(["build", str(built)], COLUMNS="100")
+    assert "building" in written
+    assert "2/2" in written
+    assert "\x1b[3" in written
+    plain = on_a_terminal(["build", str(built)], COLUMNS="100", NO_COLOR="1")
+    assert "\x1b[3" not in plain.replace("\x1b[3J", "")

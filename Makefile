@@ -71,6 +71,14 @@ docs: $(VENV)/.installed ## renew the generated pages: the schema and docs/spec.
 test-gpu: $(VENV)/.installed-dev ## the tests that need an NVIDIA GPU
 	$(BIN)/python -m pytest tests/gpu -m gpu
 
+.PHONY: bench
+bench: $(VENV)/.installed-dev ## times beside torch's attention, in one run; needs a Hopper GPU
+	$(BIN)/python -m benchmarks.prefill
+
+.PHONY: gpu-report
+gpu-report: $(VENV)/.installed-dev ## GPU tests, checkers and timings in one call, with a report in benchmarks/results
+	$(BIN)/python -m benchmarks.device_run
+
 .PHONY: clean
 clean: ## remove environments, caches and build output; generated/ stays
 	rm -rf $(VENV) dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -2,8 +2,8 @@
 
     export PYTORCH_NO_CUDA_MEMORY_CACHING=1
     compute-sanitizer --tool memcheck --error-exitcode 9 python -m tests.gpu.sanitizer_shapes --all
-    compute-sanitizer --tool racecheck --kernel-name regex:mla_ python -m tests.gpu.sanitizer_shapes
-    compute-sanitizer --tool synccheck --kernel-name regex:mla_ python -m tests.gpu.sanitizer_shapes
+    compute-sanitizer --tool racecheck python -m tests.gpu.sanitizer_shapes
+    compute-sanitizer --tool synccheck python -m tests.gpu.sanitizer_shapes
 
 Without torch's caching every tensor is an allocation of its own, whose ends memcheck knows. Inputs are made and results
 checked on the CPU, so that only our kernels are slowed down. Prints a line a kernel, with the options that it is the

@@ -28,6 +28,9 @@ logger = logging.getLogger(__name__)
 # it.
 OLDEST_DRIVER = 12_000
 TENSOR_MAP_BYTES = 128
+# Torch's default stream, by the handle that no compile-time or environment setting turns into another
+# (CU_STREAM_LEGACY). There is one in a context, and it cannot be captured.
+LEGACY_STREAM = 1
 
 _ADVICE = {
     "CUDA_ERROR_NO_DEVICE": "this process sees no GPU: check nvidia-smi and CUDA_VISIBLE_DEVICES",
@@ -153,7 +156,7 @@ class CudaDriver:
 
     def current_stream(self, ordinal: int) -> int:
         """See `Driver`."""
-        return int(self._raw_stream(ordinal))
+        return int(self._raw_stream(ordinal)) or LEGACY_STREAM
 
     def version(self) -> int:
         """See `Driver`."""
@@ -262,12 +265,16 @@ class CudaDriver:
 
     def stream_id(self, stream: int) -> int:
         """See `Driver`."""
+        if stream == LEGACY_STREAM:
+            return -1  # ids of other streams are not negative
         return int(
             self._check("cuStreamGetId", self._cuda.cuStreamGetId(self._cuda.CUstream(stream)))
         )
 
     def is_capturing(self, stream: int) -> bool:
         """See `Driver`."""
+        if stream == LEGACY_STREAM:
+            return False
         call = self._cuda.cuStreamIsCapturing(self._cuda.CUstream(stream))
         # An invalidated capture counts too: the launch then reports it.
         return bool(self._check("cuStreamIsCapturing", call) != 0)

@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from mlagen.runtime.inputs import Extents
     from mlagen.runtime.tensor_map import BoundMap
 
-_READ_BY_TMA = ("q", "q_nope", "q_pe", "k", "k_rope", "v")
-
 
 class Recipe:
     """How calls of one signature are launched. Thread safe: threads take turns at a device."""
@@ -60,15 +58,9 @@ class Recipe:
         self._writes_lse, self._returns_lse = plan.spec.lse, call.options.return_lse
         out = call.tensors.get("out", call.tensors["v"].new_empty(out_shape, device="meta"))
         lse = call.tensors.get("lse", call.tensors["v"].new_empty(rows, device="meta"))
-        self._inputs = [
-            (call.written[name], extent_bytes(call.tensors[name]))
-            for name in _READ_BY_TMA
-            if name in call.tensors
-        ]
-        self._out_bytes = extent_bytes(out)
         maps = [_bind(device, plan, index, call, out) for index in range(len(plan.tensor_maps))]
         self._block = ParameterBlock(plan, scalar_values(plan, call, extents, lse))
-        self._sources = _Sources(call, maps, self._block.open_slots)
+        self._sources = _Sources(call, maps, self._block.open_slots, out)
         bound = tile_bound(plan, call, extents)
         self._grid = min(bound, grid_limit)
         self._has_tiles = bound > 0
@@ -92,11 +84,7 @@ class Recipe:
         lse = None
         if self._writes_lse:
             lse = self._new_lse() if self._lse_name is None else arguments[self._lse_name]
-        if self._out_name is None:
-            out = self._new_out()
-        else:
-            out = arguments[self._out_name]
-            self._check_overlap(arguments, out)
+        out = self._new_out() if self._out_name is None else arguments[self._out_name]
         if self._has_tiles:
             addresses = [arguments[name].data_ptr() for name in self._sources.names]
             addresses.append(out.data_ptr())
@@ -144,16 +132,6 @@ class Recipe:
                 message = f"{error}\n  launching {self._grid} blocks of {self._plan.name}"
                 raise DriverError(message) from error
 
-    def _check_overlap(self, arguments: Mapping[str, Any], out: Any) -> None:
-        """Raise InputError if the memory of `out=` is that of an input."""
-        start = out.data_ptr()
-        end = start + self._out_bytes
-        for name, size_bytes in self._inputs:
-            pointer = arguments[name].data_ptr()
-            if pointer < end and start < pointer + size_bytes:
-                message = f"{self._out_name}: its memory overlaps that of {name}"
-                raise InputError(f"{message}\n  pass a tensor of its own, or leave it out")
-
 
 class _Sources:
     """Which address of a call goes where in the parameter block.
@@ -166,7 +144,11 @@ class _Sources:
     """
 
     def __init__(
-        self, call: Call, maps: list[tuple[str, BoundMap]], open_slots: Mapping[str, int]
+        self,
+        call: Call,
+        maps: list[tuple[str, BoundMap]],
+        open_slots: Mapping[str, int],
+        out: Any,
     ) -> None:
         """Sort them out.
 
@@ -174,17 +156,26 @@ class _Sources:
             call: A call of the recipe's signature.
             maps: `(tensor, map)` of every tensor map of the plan.
             open_slots: Places of the arguments that are addresses.
+            out: A tensor like those that will be written.
         """
         mapped = dict.fromkeys(name for name, _ in maps if name != "out")
         inputs = [*mapped, *(name for name in open_slots if name not in ("lse", "tickets"))]
         self.names = tuple(call.written[name] for name in inputs)
         place = {name: index for index, name in enumerate([*inputs, "out", "lse", "tickets"])}
-        shown = [*self.names, call.written.get("out", "out")]
+        self._out_name = call.written.get("out", "out")
+        shown = [*self.names, self._out_name]
         self._maps = [
             (index, place[name], bound, shown[place[name]])
             for index, (name, bound) in enumerate(maps)
         ]
         self._slots = [(slot, place[name]) for name, slot in open_slots.items()]
+        self._out_place, self._out_bytes = place["out"], extent_bytes(out)
+        # A new `out` overlaps nothing.
+        self._extents = [
+            (shown[place[name]], place[name], extent_bytes(call.tensors[name]))
+            for name in mapped
+            if "out" in call.tensors
+        ]
         self._written: list[int] = []
 
     def write(self, block: ParameterBlock, addresses: list[int]) -> None:
@@ -198,8 +189,18 @@ class _Sources:
             if not before or address != before[place]:
                 check_alignment(name, address)
                 block.set_map(index, bound.at(address))
+        self._check_overlap(addresses)
         block.set_addresses([(slot, addresses[place]) for slot, place in self._slots])
         self._written = addresses
+
+    def _check_overlap(self, addresses: list[int]) -> None:
+        """Raise InputError if the memory of `out=` is that of an input."""
+        start = addresses[self._out_place]
+        for name, place, size_bytes in self._extents:
+            address = addresses[place]
+            if address < start + self._out_bytes and start < address + size_bytes:
+                message = f"{self._out_name}: its memory overlaps that of {name}"
+                raise InputError(f"{message}\n  pass a tensor of its own, or leave it out")
 
 
 def _allocator(call: Call, shape: tuple[int, ...], dtype: str) -> Callable[[], Any]:

@@ -169,3 +169,18 @@ def test_a_context_is_retained_once(monkeypatch: pytest.MonkeyPatch) -> None:
     driver = driver_over(bindings, monkeypatch)
     assert [driver.primary_context(0), driver.primary_context(0)] == [42, 42]
     assert bindings.names().count("cuDevicePrimaryCtxRetain") == 1
+
+
+def test_torchs_default_stream_has_one_meaning(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Handle 0 can mean a stream of each thread; 1 is the one that torch launches on, which cannot be captured."""
+    bindings = Bindings(cuStreamGetId=12, cuStreamIsCapturing=1)
+    monkeypatch.setattr(mlagen.runtime.driver, "_load_bindings", lambda: bindings)
+    handles = {0: 0, 1: 77}
+    monkeypatch.setattr(mlagen.runtime.driver, "_load_raw_stream", lambda: handles.__getitem__)
+    driver = CudaDriver()
+    bindings.calls.clear()
+    default, other = driver.current_stream(0), driver.current_stream(1)
+    assert (default, other) == (1, 77)
+    assert (driver.stream_id(default), driver.is_capturing(default)) == (-1, False)
+    assert not bindings.calls
+    assert (driver.stream_id(other), driver.is_capturing(other)) == (12, True)

@@ -176,13 +176,12 @@ def find_kernel(kernels: Kernels, row: Row) -> KernelSpec:
 
 
 def run_options(spec: KernelSpec) -> dict[str, Any]:
-    """What a user says besides the tensors."""
-    return {
-        "mask": spec.mask.model_dump(),
-        "score_mod": spec.score_mod.model_dump(),
-        "return_lse": spec.lse,
-        "softmax_scale": 192**-0.5,
-    }
+    """What a user says besides the tensors, in the short forms that users write."""
+    options = {"mask": spec.mask.model_dump(), "score_mod": spec.score_mod.model_dump()}
+    short = {name: value["kind"] if len(value) == 1 else value for name, value in options.items()}
+    if short["score_mod"] == "identity":
+        del short["score_mod"]
+    return {**short, "return_lse": spec.lse, "softmax_scale": 192**-0.5}
 
 
 def fused_keys(operands: Operands) -> torch.Tensor:

@@ -71,11 +71,10 @@ def _check_tma(name: str, tensor: Any) -> None:
             raise ShapeError(f"{message}\n  copy it with {name}.contiguous()")
 
 
-def check_alignment(name: str, pointer: int) -> None:
-    """Raise unless TMA can start at this address."""
-    if pointer % ALIGNMENT_BYTES:
-        message = f"{name}: its data starts at {pointer:#x}, no multiple of {ALIGNMENT_BYTES} bytes"
-        raise ShapeError(f"{message}\n  copy it with {name}.clone()")
+def unaligned(name: str, address: int) -> ShapeError:
+    """The error of a tensor at whose address TMA cannot start."""
+    message = f"{name}: its data starts at {address:#x}, no multiple of {ALIGNMENT_BYTES} bytes"
+    return ShapeError(f"{message}\n  copy it with {name}.clone()")
 
 
 def check_even_rows(name: str, tensor: Any) -> None:

@@ -11,7 +11,12 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from mlagen.errors import DriverError, InputError
-from mlagen.runtime.addressing import check_alignment, check_even_rows, extent_bytes
+from mlagen.runtime.addressing import (
+    ALIGNMENT_BYTES,
+    check_even_rows,
+    extent_bytes,
+    unaligned,
+)
 from mlagen.runtime.parameters import ParameterBlock, scalar_values, tile_bound
 from mlagen.runtime.tensor_map import TensorGeometry
 
@@ -187,7 +192,8 @@ class _Sources:
         for index, place, bound, name in self._maps:
             address = addresses[place]
             if not before or address != before[place]:
-                check_alignment(name, address)
+                if address % ALIGNMENT_BYTES:
+                    raise unaligned(name, address)
                 block.set_map(index, bound.at(address))
         self._check_overlap(addresses)
         block.set_addresses([(slot, addresses[place]) for slot, place in self._slots])

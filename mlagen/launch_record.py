@@ -1,4 +1,4 @@
-"""What one launch consists of, as plain values: written by `runtime`, read by the driver layer and by the simulator."""
+"""What a launch hands to the hardware, as plain values: written by `runtime`, read by the driver layer."""
 
 from __future__ import annotations
 
@@ -24,24 +24,3 @@ class TensorMapSpec:
     strides_bytes: tuple[int, ...]
     box: tuple[int, ...]
     swizzle_bytes: int = 128
-
-
-@dataclass(frozen=True, slots=True)
-class LaunchRecord:
-    """One kernel launch.
-
-    Attributes:
-        entry: Name of the kernel.
-        grid: Blocks in x; y and z are 1.
-        block: Threads in x.
-        shared_memory_bytes: Dynamic shared memory.
-        tensor_maps: In parameter order.
-        arguments: `(name, ctype, value)` of the parameters after the maps; a pointer's value is its address.
-    """
-
-    entry: str
-    grid: int
-    block: int
-    shared_memory_bytes: int
-    tensor_maps: tuple[TensorMapSpec, ...]
-    arguments: tuple[tuple[str, str, int | float], ...]

@@ -26,15 +26,25 @@ def prefill_arguments(spec: KernelSpec) -> tuple[Argument, ...]:
         found.append(Argument("seqlen_q", "int", "queries of every sequence"))
     else:
         found.append(Argument("total_q", "int", "query rows of the tensor"))
-        found.append(Argument("cu_seqlens_q", "const int*", "[batch + 1] first query row of each, and the end"))
+        found.append(
+            Argument(
+                "cu_seqlens_q", "const int*", "[batch + 1] first query row of each, and the end"
+            )
+        )
         if spec.max_seqlen == "dynamic":
-            found.append(Argument("max_seqlen_q", "int", "queries of a sequence beyond this are left out"))
+            found.append(
+                Argument("max_seqlen_q", "int", "queries of a sequence beyond this are left out")
+            )
     if spec.kv.layout == "dense":
         found.append(Argument("seqlen_k", "int", "key rows of every sequence"))
     else:
         found.append(Argument("total_k", "int", "key rows of the tensor"))
         if spec.kv.row_offsets:
-            found.append(Argument("cu_seqlens_k", "const int*", "[batch + 1] first key row of each, and the end"))
+            found.append(
+                Argument(
+                    "cu_seqlens_k", "const int*", "[batch + 1] first key row of each, and the end"
+                )
+            )
         elif spec.q_layout == "dense":
             message = "checked by the spec: shared row offsets need ragged queries"
             raise AssertionError(message)
@@ -43,19 +53,29 @@ def prefill_arguments(spec: KernelSpec) -> tuple[Argument, ...]:
         found.append(Argument("cache_seqlens", "const int*", f"[batch] {counted} of each sequence"))
     if spec.k_rope.layout == "paged":
         found += [
-            Argument("block_table", "const int*", "[batch, block_table_width] page of each page_size keys"),
+            Argument(
+                "block_table",
+                "const int*",
+                "[batch, block_table_width] page of each page_size keys",
+            ),
             Argument("block_table_stride", "int64", "elements from row to row"),
             Argument("block_table_width", "int", "pages a sequence may have"),
             Argument("num_pages", "int", "pages of the cache"),
         ]
     if spec.lse:
-        found.append(Argument("lse", "float*", "log-sum-exp of each row and head, natural logarithm"))
+        found.append(
+            Argument("lse", "float*", "log-sum-exp of each row and head, natural logarithm")
+        )
         if spec.q_layout == "dense":
             found.append(Argument("lse_batch_stride", "int64", "elements"))
         found.append(Argument("lse_row_stride", "int64", "elements"))
         found.append(Argument("lse_head_stride", "int64", "elements"))
     if spec.sink:
-        found.append(Argument("sinks", "const float*", "[num_heads] logit of each head's sink, natural units"))
+        found.append(
+            Argument(
+                "sinks", "const float*", "[num_heads] logit of each head's sink, natural units"
+            )
+        )
     if spec.score_mod.kind == "alibi" and spec.score_mod.slopes == "tensor":
         found.append(Argument("alibi_slopes", "const float*", "[num_heads]"))
     found.append(Argument("tickets", "int*", "0 before and after every launch"))

@@ -17,7 +17,13 @@ RegionRequest = tuple[str, str, int, tuple[int, ...], str]
 
 def barrier_region(barrier: Barrier) -> RegionRequest:
     """What to lay out for one array of mbarriers."""
-    return barrier.name, "barrier", BARRIER_BYTES, (barrier.copies,), f"{barrier.arrives} -> {barrier.waits}"
+    return (
+        barrier.name,
+        "barrier",
+        BARRIER_BYTES,
+        (barrier.copies,),
+        f"{barrier.arrives} -> {barrier.waits}",
+    )
 
 
 def lay_out(requests: Sequence[RegionRequest]) -> tuple[Region, ...]:

@@ -26,7 +26,9 @@ def kernel_name(spec: KernelSpec) -> str:
     score_mod = getattr(spec.score_mod, "kind", "mods")
     if score_mod != "identity":
         parts.append(score_mod)
-    parts.append(spec.kv.layout if spec.kv.layout == spec.q_layout else f"{spec.q_layout}q_{spec.kv.layout}k")
+    parts.append(
+        spec.kv.layout if spec.kv.layout == spec.q_layout else f"{spec.q_layout}q_{spec.kv.layout}k"
+    )
     if spec.q_form == "split":
         parts.append("splitq")
     if geometry.qk_rope_head_dim:

@@ -82,7 +82,9 @@ def plan_prefill_sm90(spec: KernelSpec) -> KernelPlan:
         k_stages=configuration.k_stages,
         v_stages=configuration.v_stages,
         rescale_threshold=(
-            DEFAULT_RESCALE_THRESHOLD if config.rescale_threshold is None else config.rescale_threshold
+            DEFAULT_RESCALE_THRESHOLD
+            if config.rescale_threshold is None
+            else config.rescale_threshold
         ),
         half_diagonal=(
             configuration.tile_n == 2 * PANEL_COLUMNS
@@ -94,7 +96,12 @@ def plan_prefill_sm90(spec: KernelSpec) -> KernelPlan:
         barriers=barriers(spec, configuration),
         roles=(
             Role("load", 1, PRODUCER_REGISTERS, "one warp draws tiles and issues TMA"),
-            Role("math", MATH_WARPGROUPS, MATH_REGISTERS, "Q K', softmax, P V and the output of 64 rows each"),
+            Role(
+                "math",
+                MATH_WARPGROUPS,
+                MATH_REGISTERS,
+                "Q K', softmax, P V and the output of 64 rows each",
+            ),
         ),
         tensor_maps=tensor_maps(spec, configuration),
         arguments=prefill_arguments(spec),
@@ -103,7 +110,9 @@ def plan_prefill_sm90(spec: KernelSpec) -> KernelPlan:
         cost=Cost(
             tensor_cycles=flops // arch.tensor_flops_per_cycle,
             exp2_cycles=TILE_M * configuration.tile_n // arch.exp2_per_cycle,
-            bytes_from_l2=ELEMENT_BYTES * configuration.tile_n * (geometry.qk_head_dim + geometry.v_head_dim),
+            bytes_from_l2=ELEMENT_BYTES
+            * configuration.tile_n
+            * (geometry.qk_head_dim + geometry.v_head_dim),
         ),
     )
 
@@ -123,8 +132,16 @@ def shared_memory_map(spec: KernelSpec, configuration: Configuration) -> tuple[R
     n = configuration.tile_n
     element = spec.dtype
     operands = (
-        ("q", (MATH_WARPGROUPS, qk_panels, ROWS_PER_WARPGROUP, PANEL_COLUMNS), "of each warpgroup; then its output"),
-        ("k", (configuration.k_stages, qk_panels, n, PANEL_COLUMNS), "keys, nope panels before rope"),
+        (
+            "q",
+            (MATH_WARPGROUPS, qk_panels, ROWS_PER_WARPGROUP, PANEL_COLUMNS),
+            "of each warpgroup; then its output",
+        ),
+        (
+            "k",
+            (configuration.k_stages, qk_panels, n, PANEL_COLUMNS),
+            "keys, nope panels before rope",
+        ),
         ("v", (configuration.v_stages, v_panels, n, PANEL_COLUMNS), "values"),
     )
     regions: list[RegionRequest] = [
@@ -160,7 +177,9 @@ def tensor_maps(spec: KernelSpec, configuration: Configuration) -> tuple[TensorM
     q_addressing: Addressing = "batched" if spec.q_layout == "dense" else "clipped"
     k_addressing: Addressing = "batched" if spec.kv.layout == "dense" else "packed"
     # V rows past a sequence's end meet probabilities of 0, but 0 * NaN is NaN: TMA must not bring them.
-    v_addressing: Addressing = "batched" if spec.kv.layout == "dense" and not spec.kv.seqlens else "clipped"
+    v_addressing: Addressing = (
+        "batched" if spec.kv.layout == "dense" and not spec.kv.seqlens else "clipped"
+    )
     rows, n = ROWS_PER_WARPGROUP, configuration.tile_n
     queries = ("q",) if spec.q_form == "fused" else ("q_nope", "q_pe")
     maps = [TensorMapPlan(name, name, q_addressing, rows, PANEL_COLUMNS, dtype) for name in queries]
@@ -168,7 +187,9 @@ def tensor_maps(spec: KernelSpec, configuration: Configuration) -> tuple[TensorM
     rope = spec.k_rope
     if rope.layout == "paged":
         assert rope.page_size is not None
-        maps.append(TensorMapPlan("k_rope", "k_rope", "paged", min(rope.page_size, n), PANEL_COLUMNS, dtype))
+        maps.append(
+            TensorMapPlan("k_rope", "k_rope", "paged", min(rope.page_size, n), PANEL_COLUMNS, dtype)
+        )
     elif rope.layout != "fused":
         rope_addressing: Addressing = "batched" if rope.layout == "dense" else "packed"
         maps.append(TensorMapPlan("k_rope", "k_rope", rope_addressing, n, PANEL_COLUMNS, dtype))
@@ -216,23 +237,32 @@ def problems(spec: KernelSpec, configuration: Configuration) -> list[str]:
     found = []
     n = configuration.tile_n
     if n % 16 != 0 or not 16 <= n <= 256:
-        found.append(f"tile_n {n} is not a multiple of 16 between 16 and 256, the key steps of wgmma")
+        found.append(
+            f"tile_n {n} is not a multiple of 16 between 16 and 256, the key steps of wgmma"
+        )
     page_size = spec.k_rope.page_size
     if spec.k_rope.layout == "paged" and page_size is not None and n % page_size and page_size % n:
         found.append(f"tile_n {n} and page_size {page_size}: neither divides the other")
     limit = ARCHS[spec.arch].shared_memory_bytes
     if used_bytes(spec, configuration) > limit:
-        found.append(f"shared memory: {budget_text(spec, configuration)}, {kib(limit)} KiB available")
+        found.append(
+            f"shared memory: {budget_text(spec, configuration)}, {kib(limit)} KiB available"
+        )
     registers = estimate_registers(spec, n)
     if registers > REGISTER_LIMIT:
-        found.append(f"registers: about {registers} a math thread, {REGISTER_LIMIT} usable of {MATH_REGISTERS}")
+        found.append(
+            f"registers: about {registers} a math thread, {REGISTER_LIMIT} usable of {MATH_REGISTERS}"
+        )
     return found
 
 
 def used_bytes(spec: KernelSpec, configuration: Configuration) -> int:
     """Bytes of shared memory, rounded up to the map's alignment."""
     last = shared_memory_map(spec, configuration)[-1]
-    return -(-(last.offset_bytes + last.size_bytes) // SHARED_MEMORY_ALIGNMENT) * SHARED_MEMORY_ALIGNMENT
+    return (
+        -(-(last.offset_bytes + last.size_bytes) // SHARED_MEMORY_ALIGNMENT)
+        * SHARED_MEMORY_ALIGNMENT
+    )
 
 
 def budget_text(spec: KernelSpec, configuration: Configuration) -> str:

@@ -16,7 +16,14 @@ AVAILABLE_SCORE_MODS = ("identity", "softcap", "alibi")
 AVAILABLE_DTYPES = ("bfloat16", "float16")
 PAGE_SIZES = (8, 16, 32, 64, 128, 256)
 HEAD_DIMS = ((128, 64, 128), (64, 64, 128), (192, 64, 256), (256, 0, 256))  # nope, rope, v
-CHOSEN_BY_USER = ("tile_n", "k_stages", "v_stages", "rescale_threshold", "ping_pong", "half_diagonal")
+CHOSEN_BY_USER = (
+    "tile_n",
+    "k_stages",
+    "v_stages",
+    "rescale_threshold",
+    "ping_pong",
+    "half_diagonal",
+)
 FIXED_CONFIG: dict[str, object] = {
     "tile_m": 128,
     "kv_ring": "separate",
@@ -98,7 +105,9 @@ def unsupported_config(spec: KernelSpec) -> Iterable[str]:
         if field in CHOSEN_BY_USER or value == FIXED_CONFIG.get(field):
             continue
         available = FIXED_CONFIG.get(field)
-        yield f"config.{field}: {value}; " + ("no such choice here" if available is None else f"available: {available}")
+        yield f"config.{field}: {value}; " + (
+            "no such choice here" if available is None else f"available: {available}"
+        )
 
 
 def mask_bounds(mask: Any) -> tuple[bool, bool]:  # Any: the union of spec.mask, read by `kind`

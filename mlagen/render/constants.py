@@ -29,18 +29,30 @@ def prefill_constants(plan: KernelPlan) -> list[Constant]:
         Constant("int", "kTileM", str(plan.tile_m), "query rows of a block"),
         Constant("int", "kTileN", str(plan.tile_n), "keys of a step"),
         Constant("int", "kMathWarpgroups", str(MATH_WARPGROUPS)),
-        Constant("int", "kRowsPerWarpgroup", str(ROWS_PER_WARPGROUP), "query rows of a warpgroup, the M of wgmma"),
+        Constant(
+            "int",
+            "kRowsPerWarpgroup",
+            str(ROWS_PER_WARPGROUP),
+            "query rows of a warpgroup, the M of wgmma",
+        ),
         Constant("int", "kKStages", str(plan.k_stages)),
         Constant("int", "kVStages", str(plan.v_stages)),
         Constant("int", "kTileSlots", str(TILE_SLOTS), "announced tiles"),
         Constant("int", "kQkNopeHeadDim", str(geometry.qk_nope_head_dim)),
-        Constant("int", "kQkHeadDim", str(geometry.qk_head_dim), "nope and rope columns of Q and K"),
+        Constant(
+            "int", "kQkHeadDim", str(geometry.qk_head_dim), "nope and rope columns of Q and K"
+        ),
         Constant("int", "kVHeadDim", str(geometry.v_head_dim)),
         Constant("int", "kTwoBytes", "2", "of an element"),
-        Constant("int", "kProducerRegisters", str(roles["load"].registers), "a thread, after setmaxnreg"),
+        Constant(
+            "int", "kProducerRegisters", str(roles["load"].registers), "a thread, after setmaxnreg"
+        ),
         Constant("int", "kMathRegisters", str(roles["math"].registers)),
         Constant(
-            "float", "kRescaleThreshold", _float(plan.rescale_threshold), "base-2 growth of a maximum that is let pass"
+            "float",
+            "kRescaleThreshold",
+            _float(plan.rescale_threshold),
+            "base-2 growth of a maximum that is let pass",
         ),
     ]
     return found + _mask_constants(plan) + _score_mod_constants(plan) + _layout_constants(plan)
@@ -53,9 +65,13 @@ def _mask_constants(plan: KernelPlan) -> list[Constant]:
         found.append(Constant("int", "kNoLimit", "1 << 30", "beyond every key"))
     if mask.kind == "sliding_window":
         if mask.left is not None:
-            found.append(Constant("int", "kWindowLeft", str(mask.left), "keys before the query's own"))
+            found.append(
+                Constant("int", "kWindowLeft", str(mask.left), "keys before the query's own")
+            )
         if mask.right is not None:
-            found.append(Constant("int", "kWindowRight", str(mask.right), "keys after the query's own"))
+            found.append(
+                Constant("int", "kWindowRight", str(mask.right), "keys after the query's own")
+            )
     if mask.kind == "chunked":
         found.append(Constant("int", "kChunkSize", str(mask.size), "positions"))
     return found
@@ -64,7 +80,11 @@ def _mask_constants(plan: KernelPlan) -> list[Constant]:
 def _score_mod_constants(plan: KernelPlan) -> list[Constant]:
     score_mod = plan.spec.score_mod
     if score_mod.kind == "softcap":
-        return [Constant("float", "kSoftcap", _float(score_mod.cap), "natural-log units, after softmax_scale")]
+        return [
+            Constant(
+                "float", "kSoftcap", _float(score_mod.cap), "natural-log units, after softmax_scale"
+            )
+        ]
     return []
 
 
@@ -82,9 +102,20 @@ def _layout_constants(plan: KernelPlan) -> list[Constant]:
             Constant("int", "kPagesPerBlock", str(plan.tile_n // rows)),
         ]
     if spec.k_rope.num_heads > 1:
-        found.append(Constant("int", "kRopeHeads", str(spec.k_rope.num_heads), "each shared by a group of heads"))
+        found.append(
+            Constant(
+                "int", "kRopeHeads", str(spec.k_rope.num_heads), "each shared by a group of heads"
+            )
+        )
     if spec.q_layout == "ragged" and spec.max_seqlen != "dynamic":
-        found.append(Constant("int", "kMaxSeqlenQ", str(spec.max_seqlen), "further queries of a sequence are left out"))
+        found.append(
+            Constant(
+                "int",
+                "kMaxSeqlenQ",
+                str(spec.max_seqlen),
+                "further queries of a sequence are left out",
+            )
+        )
     return found
 
 

@@ -52,14 +52,18 @@ def _role_lines(plan: KernelPlan) -> list[str]:
     for role in plan.roles:
         last = first + role.warpgroups - 1
         which = f"warpgroup {first}" if role.warpgroups == 1 else f"warpgroups {first}-{last}"
-        lines.append(f"{'Roles' if first == 0 else '':<10} {which}, {role.registers} registers a thread: {role.work}")
+        lines.append(
+            f"{'Roles' if first == 0 else '':<10} {which}, {role.registers} registers a thread: {role.work}"
+        )
         first = last + 1
     return lines
 
 
 def _memory_lines(plan: KernelPlan) -> list[str]:
     operands = [region for region in plan.regions if region.name in ("q", "k", "v")]
-    rest = sum(region.size_bytes for region in plan.regions) - sum(region.size_bytes for region in operands)
+    rest = sum(region.size_bytes for region in plan.regions) - sum(
+        region.size_bytes for region in operands
+    )
     parts = [f"{region.name.upper()} {kib(region.size_bytes)}" for region in operands]
     used, limit = kib(plan.shared_memory_bytes), kib(plan.arch.shared_memory_bytes)
     return [f"Shared     {' + '.join(parts)} + barriers {kib(rest)} = {used} of {limit} KiB"]

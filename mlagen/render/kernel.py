@@ -17,7 +17,9 @@ if TYPE_CHECKING:
     from mlagen.plan import KernelPlan
     from mlagen.plan.plan import Region, TensorMapPlan
 
-L2_SECTION_MIB = 32  # of K and V that heads in flight share; measured best on an H200 (60 MB of L2), 2026-12-01
+L2_SECTION_MIB = (
+    32  # of K and V that heads in flight share; measured best on an H200 (60 MB of L2), 2026-12-01
+)
 ELEMENT_CTYPES = {"bfloat16": "uint16", "float16": "uint16", "barrier": "uint64", "tile": "Tile"}
 
 
@@ -42,7 +44,9 @@ def prefill_names(plan: KernelPlan) -> dict[str, Any]:
     geometry = spec.geometry
     out = plan.map("out")
     load_maps = [tensor_map for tensor_map in plan.tensor_maps if tensor_map.name != "out"]
-    rope_head = "0" if spec.k_rope.num_heads == 1 else "tile.head / (arguments.num_heads / kRopeHeads)"
+    rope_head = (
+        "0" if spec.k_rope.num_heads == 1 else "tile.head / (arguments.num_heads / kRopeHeads)"
+    )
     rope_is_paged = spec.k_rope.layout == "paged"
     left_bound, right_bound = plan.mask_bounds
     return {
@@ -58,6 +62,7 @@ def prefill_names(plan: KernelPlan) -> dict[str, Any]:
         "output_width": geometry.v_head_dim,
         "score_widths": [plan.tile_n, plan.tile_n // 2] if plan.half_diagonal else [plan.tile_n],
         "has_score_mod": spec.score_mod.kind != "identity",
+        "key_offsets": "cu_seqlens_k" if spec.kv.row_offsets else "cu_seqlens_q",
         "has_cache_seqlens": takes_cache_seqlens(spec),
         "mask_has_left_bound": left_bound,
         "mask_has_right_bound": right_bound,
@@ -70,12 +75,18 @@ def prefill_names(plan: KernelPlan) -> dict[str, Any]:
         "store_addressing": out.addressing,
         "rope_is_paged": rope_is_paged,
         "rope_head": rope_head,
-        "q_panels": _panels(plan, plan.tensor_maps[0], plan.tensor_maps[1] if spec.q_form == "split" else None),
+        "q_panels": _panels(
+            plan, plan.tensor_maps[0], plan.tensor_maps[1] if spec.q_form == "split" else None
+        ),
         "k_panels": _panels(
-            plan, plan.map("k"), None if spec.k_rope.layout == "fused" else plan.map("k_rope"), rope_head
+            plan,
+            plan.map("k"),
+            None if spec.k_rope.layout == "fused" else plan.map("k_rope"),
+            rope_head,
         )[: geometry.qk_nope_head_dim // PANEL_COLUMNS if rope_is_paged else None],
         "v_panels": [
-            Panel(plan.map("v"), column, "tile.head") for column in range(0, geometry.v_head_dim, PANEL_COLUMNS)
+            Panel(plan.map("v"), column, "tile.head")
+            for column in range(0, geometry.v_head_dim, PANEL_COLUMNS)
         ],
         "region_declaration": _region_declaration,
         "register_rows": operands.register_rows,
@@ -91,7 +102,10 @@ def _panels(
 ) -> list[Panel]:
     """Panels of Q or K, nope columns first; the rope columns lie behind them or in a tensor of their own."""
     geometry = plan.spec.geometry
-    found = [Panel(nope, column, "tile.head") for column in range(0, geometry.qk_nope_head_dim, PANEL_COLUMNS)]
+    found = [
+        Panel(nope, column, "tile.head")
+        for column in range(0, geometry.qk_nope_head_dim, PANEL_COLUMNS)
+    ]
     for column in range(0, geometry.qk_rope_head_dim, PANEL_COLUMNS):
         if rope is None:
             found.append(Panel(nope, geometry.qk_nope_head_dim + column, "tile.head"))

@@ -9,7 +9,9 @@ OPERANDS_PER_ROW = 8
 def register_rows(count: int, first: int = 0) -> list[str]:
     """`%first, %first+1, ...` in rows; every row but the last ends with a comma."""
     names = [f"%{index}" for index in range(first, first + count)]
-    rows = [names[start : start + REGISTERS_PER_ROW] for start in range(0, count, REGISTERS_PER_ROW)]
+    rows = [
+        names[start : start + REGISTERS_PER_ROW] for start in range(0, count, REGISTERS_PER_ROW)
+    ]
     return _join(rows)
 
 

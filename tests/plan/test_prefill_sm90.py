@@ -1,0 +1,372 @@
+"""The plan of the Hopper prefill: memory, barriers, registers, maps and arguments."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from typing import TYPE_CHECKING, Any  # Any: options before validation
+
+import pytest
+
+from mlagen.errors import PlanError, UnsupportedError
+from mlagen.plan import plan_kernel
+from tests.plan.kernels import plan, shipped_specs, spec
+
+if TYPE_CHECKING:
+    from mlagen.plan.plan import KernelPlan
+
+KIB = 1024
+SHIPPED = [plan_kernel(kernel) for kernel in shipped_specs()]
+every_shipped = pytest.mark.parametrize("shipped", SHIPPED, ids=lambda shipped: shipped.name)
+
+
+def test_deepseek_has_the_measured_configuration() -> None:
+    causal = plan(mask="causal")
+    assert (causal.tile_m, causal.tile_n, causal.k_stages, causal.v_stages) == (128, 128, 2, 2)
+    assert causal.rescale_threshold == 8.0
+    assert causal.half_diagonal
+    assert causal.ping_pong
+    assert not plan(mask="none").half_diagonal
+
+
+def test_deepseek_budget_equals_the_sum_by_hand() -> None:
+    # Q 2 x 64 x 192, K 2 x 128 x 192, V 2 x 128 x 128 elements of 2 bytes; 16 barriers of 8, 2 tiles of 32.
+    operands = 2 * (2 * 64 * 192 + 2 * 128 * 192 + 2 * 128 * 128)
+    assert operands == 208 * KIB
+    assert plan().shared_memory_bytes == 209 * KIB
+    assert sum(barrier.copies for barrier in plan().barriers) == 16
+
+
+@every_shipped
+def test_regions_do_not_overlap_and_fit(shipped: KernelPlan) -> None:
+    for before, after in itertools.pairwise(shipped.regions):
+        assert before.offset_bytes + before.size_bytes <= after.offset_bytes, (
+            before.name,
+            after.name,
+        )
+    assert shipped.shared_memory_bytes <= shipped.arch.shared_memory_bytes
+    assert shipped.shared_memory_bytes % 1024 == 0
+
+
+@every_shipped
+def test_operand_panels_lie_on_swizzle_atoms(shipped: KernelPlan) -> None:
+    for region in shipped.regions[:3]:
+        panel_bytes = region.element_bytes * math.prod(region.shape[-2:])
+        assert region.offset_bytes % 1024 == 0, region.name
+        assert panel_bytes % 1024 == 0, region.name
+
+
+@every_shipped
+def test_registers_of_all_warpgroups_fit_the_pool(shipped: KernelPlan) -> None:
+    given = sum(128 * role.warpgroups * role.registers for role in shipped.roles)
+    entry = 65_536 // shipped.threads // 8 * 8
+    assert given <= shipped.threads * entry
+    assert shipped.estimated_registers < next(
+        role.registers for role in shipped.roles if role.name == "math"
+    )
+
+
+@every_shipped
+def test_full_barriers_expect_the_bytes_of_their_boxes(shipped: KernelPlan) -> None:
+    geometry = shipped.spec.geometry
+    expected = {barrier.name: barrier.bytes for barrier in shipped.barriers if barrier.bytes}
+    panels = {
+        "q": geometry.qk_head_dim // 64,
+        "k": geometry.qk_head_dim // 64,
+        "v": geometry.v_head_dim // 64,
+    }
+    rows = {"q": 64, "k": shipped.tile_n, "v": shipped.tile_n}
+    for operand, count in panels.items():
+        assert expected[f"{operand}_full"] == count * rows[operand] * 64 * 2
+
+
+@every_shipped
+def test_every_box_is_one_swizzle_span_wide_and_at_most_256_rows(shipped: KernelPlan) -> None:
+    for tensor_map in shipped.tensor_maps:
+        assert tensor_map.box_columns * tensor_map.dtype.size_bytes == 128
+        assert tensor_map.box_rows <= 256
+        assert tensor_map.box_rows % 8 == 0
+
+
+def test_names_are_different_and_identifiers() -> None:
+    names = [shipped.name for shipped in SHIPPED]
+    assert len(set(names)) == len(names)
+    assert all(name.isidentifier() for name in names)
+
+
+def test_name_tells_the_options_and_ends_with_the_hash() -> None:
+    kernel = plan(
+        dtype="float16",
+        mask={"kind": "sliding_window", "left": 127, "right": 0},
+        score_mod="alibi",
+        q_form="split",
+        k_rope={"layout": "paged", "page_size": 64},
+        sink=True,
+        lse=True,
+    )
+    words = "mla_prefill_sm90a_192x128_fp16_window127_0_alibi_ragged_splitq_paged64_sink_lse"
+    assert kernel.name == f"{words}_{kernel.spec.hash[:8]}"
+
+
+@pytest.mark.parametrize(
+    ("heads", "options", "tile_n"),
+    [
+        ("192x128", {}, 128),
+        ("128x128", {}, 128),
+        ("256x256", {}, 80),
+        ("256+0x256", {}, 80),
+        # 80 keys are no whole number of pages of 64.
+        ("256x256", {"k_rope": {"layout": "paged", "page_size": 64}}, 64),
+        ("256x256", {"k_rope": {"layout": "paged", "page_size": 256}}, 64),
+        ("256x256", {"k_rope": {"layout": "paged", "page_size": 16}}, 80),
+        # A score mod takes the registers that 80 keys would need.
+        ("256x256", {"score_mod": "alibi"}, 64),
+    ],
+)
+def test_widest_key_tile_that_fits_is_chosen(
+    heads: str, options: dict[str, Any], tile_n: int
+) -> None:
+    assert plan(heads, **options).tile_n == tile_n
+
+
+@pytest.mark.parametrize("page_size", [8, 16, 32, 64, 128, 256])
+def test_page_boxes_cover_the_key_tile(page_size: int) -> None:
+    paged = plan(k_rope={"layout": "paged", "page_size": page_size})
+    box_rows = paged.map("k_rope").box_rows
+    assert box_rows == min(page_size, paged.tile_n)
+    assert paged.tile_n % box_rows == 0
+
+
+@pytest.mark.parametrize(
+    ("options", "addressing"),
+    [
+        ({}, {"q": "clipped", "k": "packed", "v": "clipped", "out": "clipped"}),
+        (
+            {"q_layout": "dense", "kv": {"layout": "dense"}},
+            {"q": "batched", "k": "batched", "v": "batched", "out": "batched"},
+        ),
+        # Values past the given length may hold NaN: TMA must cut them off.
+        (
+            {"q_layout": "dense", "kv": {"layout": "dense", "seqlens": True}},
+            {"q": "batched", "k": "batched", "v": "clipped", "out": "batched"},
+        ),
+        (
+            {"q_form": "split", "k_rope": {"layout": "paged", "page_size": 16}},
+            {
+                "q_nope": "clipped",
+                "q_pe": "clipped",
+                "k": "packed",
+                "k_rope": "paged",
+                "v": "clipped",
+                "out": "clipped",
+            },
+        ),
+    ],
+)
+def test_tensor_maps_follow_the_layouts(
+    options: dict[str, Any], addressing: dict[str, str]
+) -> None:
+    assert {
+        tensor_map.name: tensor_map.addressing for tensor_map in plan(**options).tensor_maps
+    } == addressing
+
+
+ALWAYS = ["softmax_scale_log2", "num_heads", "batch"]
+
+
+@pytest.mark.parametrize(
+    ("options", "names"),
+    [
+        ({"q_layout": "dense", "kv": {"layout": "dense"}}, ["seqlen_q", "seqlen_k"]),
+        ({}, ["total_q", "cu_seqlens_q", "max_seqlen_q", "total_k", "cu_seqlens_k"]),
+        ({"max_seqlen": 4096}, ["total_q", "cu_seqlens_q", "total_k", "cu_seqlens_k"]),
+        (
+            {"kv": {"layout": "ragged", "row_offsets": False}},
+            ["total_q", "cu_seqlens_q", "max_seqlen_q", "total_k"],
+        ),
+        (
+            {"kv_length_counts": "prefix"},
+            ["total_q", "cu_seqlens_q", "max_seqlen_q", "total_k", "cu_seqlens_k", "cache_seqlens"],
+        ),
+        (
+            {"q_layout": "dense", "kv": {"layout": "dense"}, "lse": True},
+            [
+                "seqlen_q",
+                "seqlen_k",
+                "lse",
+                "lse_batch_stride",
+                "lse_row_stride",
+                "lse_head_stride",
+            ],
+        ),
+        (
+            {
+                "q_layout": "dense",
+                "kv": {"layout": "dense"},
+                "k_rope": {"layout": "paged", "page_size": 64},
+            },
+            [
+                "seqlen_q",
+                "seqlen_k",
+                "block_table",
+                "block_table_stride",
+                "block_table_width",
+                "num_pages",
+            ],
+        ),
+        (
+            {"q_layout": "dense", "kv": {"layout": "dense"}, "sink": True},
+            ["seqlen_q", "seqlen_k", "sinks"],
+        ),
+        (
+            {
+                "q_layout": "dense",
+                "kv": {"layout": "dense"},
+                "score_mod": {"kind": "alibi", "slopes": "tensor"},
+            },
+            ["seqlen_q", "seqlen_k", "alibi_slopes"],
+        ),
+    ],
+)
+def test_an_option_that_is_off_leaves_no_argument(
+    options: dict[str, Any], names: list[str]
+) -> None:
+    assert [argument.name for argument in plan(**options).arguments] == [*ALWAYS, *names, "tickets"]
+
+
+def test_cost_of_a_key_tile_equals_the_arithmetic() -> None:
+    cost = plan().cost
+    # 128 x 128 x (192 + 128) multiply-adds at 2048 a cycle, 128 x 128 exponentials at 16, 128 x 320 x 2 bytes.
+    assert (cost.tensor_cycles, cost.exp2_cycles, cost.bytes_from_l2) == (2560, 1024, 81_920)
+    assert plan().hgmma_per_tile == 12 + 8
+
+
+@pytest.mark.parametrize(
+    ("heads", "config", "evidence", "advice"),
+    [
+        (
+            "192x128",
+            {"tile_n": 256},
+            "Q 48 + K 2 x 96 + V 2 x 64",
+            "use tile_n 128 with 2 stages of K and 2 of V",
+        ),
+        ("192x128", {"k_stages": 8}, "KiB, 227 KiB available", "use tile_n 128 with 2 stages"),
+        (
+            "256x256",
+            {"tile_n": 96},
+            "registers: about 226 a math thread, 224 usable of 232",
+            "use tile_n 80",
+        ),
+    ],
+)
+def test_what_does_not_fit_is_refused_with_the_budget_and_what_fits(
+    heads: str, config: dict[str, int], evidence: str, advice: str
+) -> None:
+    with pytest.raises(PlanError) as refusal:
+        plan(heads, config=config)
+    message = str(refusal.value)
+    assert evidence in message
+    assert message.splitlines()[-1].strip().startswith(advice)
+
+
+def test_key_tile_that_splits_pages_is_refused() -> None:
+    with pytest.raises(PlanError, match="tile_n 80 and page_size 64: neither divides the other"):
+        plan(k_rope={"layout": "paged", "page_size": 64}, config={"tile_n": 80})
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ({"mask": "padding"}, "mask: padding; available: none, causal, sliding_window, chunked"),
+        ({"mask": {"kind": "all", "of": ["causal", {"kind": "chunked", "size": 8}]}}, "mask: all"),
+        (
+            {"mask": {"kind": "sliding_window", "left": 2**30, "right": 0}},
+            "mask.left: 1073741824; available: up to",
+        ),
+        (
+            {"score_mod": "temperature"},
+            "score_mod: temperature; available: identity, softcap, alibi",
+        ),
+        ({"score_mod": ["alibi", {"kind": "softcap", "cap": 30}]}, "score_mod: chain"),
+        ({"partition": {"kind": "split_kv", "splits": 2}}, "partition: split_kv; available: none"),
+        ({"scheduler": {"kind": "persistent"}}, "scheduler.kind: persistent; available: queued"),
+        ({"scheduler": {"order": "natural"}}, "scheduler.order: natural; available: longest_first"),
+        ({"dtype": "float8_e4m3fn"}, "dtype: float8_e4m3fn; available: bfloat16, float16"),
+        (
+            {"output_dtype": "float16"},
+            "output_dtype: float16, other than dtype; available: bfloat16",
+        ),
+        ({"kv": {"layout": "paged", "page_size": 64}}, "kv.layout: paged"),
+        ({"k_rope": {"layout": "paged", "page_size": 48}}, "k_rope.page_size: 48"),
+        ({"k_rope": {"layout": "paged", "page_size": 4}}, "available: 8, 16, 32, 64, 128, 256"),
+        ({"config": {"cluster_size": 2}}, "config.cluster_size: 2; available: 1"),
+        ({"config": {"cta_group": 2}}, "config.cta_group: 2; available: 1"),
+        ({"config": {"single_output": True}}, "config.single_output: True; no such choice here"),
+        ({"arch": "sm_100a"}, "prefill on sm_100a"),
+    ],
+)
+def test_options_without_a_kernel_are_refused_by_name(options: dict[str, Any], reason: str) -> None:
+    with pytest.raises(UnsupportedError) as refusal:
+        plan(**options)
+    assert reason in str(refusal.value)
+    assert "available" in str(refusal.value)
+
+
+def test_all_refusals_of_a_kernel_come_at_once() -> None:
+    with pytest.raises(UnsupportedError) as refusal:
+        plan(mask="padding", score_mod="temperature", config={"cluster_size": 2})
+    assert [line.split(":")[0].strip() for line in str(refusal.value).splitlines()[1:]] == [
+        "mask",
+        "score_mod",
+        "config.cluster_size",
+    ]
+
+
+def test_head_dims_without_a_kernel_are_refused_with_the_supported_ones() -> None:
+    geometry = {
+        "qk_nope_head_dim": 96,
+        "qk_rope_head_dim": 32,
+        "v_head_dim": 128,
+        "kv_lora_rank": 512,
+    }
+    with pytest.raises(UnsupportedError, match=r"96\+32/128; available: 128\+64/128, 64\+64/128"):
+        plan(geometry=geometry)
+
+
+@pytest.mark.parametrize(
+    ("mask", "bounds"),
+    [
+        ("none", (False, False)),
+        ("causal", (False, True)),
+        ({"kind": "sliding_window", "left": 5, "right": None}, (True, False)),
+        ({"kind": "sliding_window", "left": None, "right": 5}, (False, True)),
+        ({"kind": "sliding_window", "left": 5, "right": 5}, (True, True)),
+        ({"kind": "chunked", "size": 64}, (True, True)),
+    ],
+)
+def test_mask_bounds(mask: object, bounds: tuple[bool, bool]) -> None:
+    assert plan(mask=mask).mask_bounds == bounds
+
+
+def test_written_defaults_plan_the_same_kernel() -> None:
+    written = plan(config={"tile_n": 128, "k_stages": 2, "v_stages": 2})
+    derived = plan()
+    assert written.spec != derived.spec
+    assert written.regions == derived.regions
+    assert written.barriers == derived.barriers
+
+
+def test_stated_config_choices_reach_the_plan() -> None:
+    chosen = plan(
+        mask="causal", config={"rescale_threshold": 0, "ping_pong": False, "half_diagonal": False}
+    )
+    assert (chosen.rescale_threshold, chosen.ping_pong, chosen.half_diagonal) == (0, False, False)
+
+
+def test_half_diagonal_needs_a_tile_of_two_panels() -> None:
+    assert not plan("256x256", mask="causal", config={"half_diagonal": True}).half_diagonal
+
+
+def test_spec_is_kept_in_the_plan() -> None:
+    wanted = spec(mask="causal")
+    assert plan_kernel(wanted).spec == wanted

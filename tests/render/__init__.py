@@ -1,0 +1,1 @@
+"""Tests of `mlagen.render` and of `templates/`."""

@@ -24,7 +24,7 @@ Purpose = Literal["build", "run"]
 
 PACKAGES = (
     "numpy", "pydantic", "jinja2", "ruamel.yaml", "ml_dtypes",
-    "cuda-python", "cuda-bindings", "cuda-pathfinder", "nvidia-cuda-nvrtc",
+    "cuda-bindings", "cuda-pathfinder", "nvidia-cuda-nvrtc",
 )  # fmt: skip
 
 # CUDA 12.0 is the first driver with tensor maps and cuLaunchKernelEx.

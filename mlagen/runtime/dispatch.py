@@ -60,6 +60,8 @@ def select(
         judged = [(spec, list(mismatches(spec, call, arch))) for spec in specs]
         raise _no_kernel(judged, call, arch, source)
     fitting = _prefer(fitting, lambda spec: spec.lse == _wants_lse(call))
+    # A call that names no score mod gets none where a kernel without one is loaded; a mask must be named.
+    fitting = _prefer(fitting, lambda spec: spec.score_mod.kind == "identity")
     fitting = _prefer_length(fitting, call.options.max_seqlen_q)
     _refuse_ambiguity(fitting)
     return min(fitting, key=cost) if len(fitting) > 1 else fitting[0]

@@ -232,16 +232,16 @@ def _softmax(
     hidden = float("-inf")
     scores = ops.where(visible, scores, ops.full((1, 1, 1), hidden))
     largest = ops.row_maximum(scores)
-    if sinks is not None:
-        largest = ops.where(sinks > largest, sinks, largest)
-    nothing = largest == hidden
-    largest = ops.where(nothing, ops.zeros((1, 1, 1)), largest)
+    largest = ops.where(largest == hidden, ops.zeros((1, 1, 1)), largest)
     weights = ops.exp(scores - largest)
-    visible_sum = ops.row_sum(weights)
-    total = visible_sum if sinks is None else visible_sum + ops.exp(sinks - largest)
-    # A row without keys has weights of 0 throughout: 0 / 1 is its output.
-    total = ops.where(total == 0, ops.full((1, 1, 1), 1.0), total)
-    return (weights @ values) / total, (largest + ops.log(visible_sum))[..., 0]
+    # A row without keys has weights of 0 throughout: 0 / 1 is its output, log 0 its LSE.
+    total = ops.row_sum(weights)
+    lse = (largest + ops.log(total))[..., 0]
+    out = (weights @ values) / ops.where(total == 0, ops.full((1, 1, 1), 1.0), total)
+    if sinks is None:
+        return out, lse
+    # The sink's share goes by its distance from the LSE: an exponential of its own would overflow far above the scores.
+    return out / (1.0 + ops.exp(sinks - lse[..., None])), lse
 
 
 def visibility(mask: Mask, queries: Array, keys: Array) -> Array:

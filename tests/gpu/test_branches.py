@@ -38,24 +38,24 @@ KERNELS = {
     "256x256": spec_of(geometry="256x256"),
 }
 
-# Base-2 logit of key j, given the width of a key tile: j -> score.
-PROFILES: dict[str, Callable[[torch.Tensor, int], torch.Tensor]] = {
-    "level": lambda j, n: 0.0 * j,
-    "rising 20 a tile": lambda j, n: 20.0 * (j // n),
-    "rising just under the threshold a tile": lambda j, n: 7.75 * (j // n),
-    "rising just over the threshold a tile": lambda j, n: 8.25 * (j // n),
-    "rising by the threshold a tile": lambda j, n: 8.0 * (j // n),
-    "one step just under the threshold": lambda j, n: 7.75 * (j >= n),
-    "one step just over the threshold": lambda j, n: 8.25 * (j >= n),
-    "falling 20 a tile": lambda j, n: -20.0 * (j // n),
-    "falling just under the threshold a tile": lambda j, n: -7.75 * (j // n),
-    "rising inside a tile": lambda j, n: 0.125 * (j % n),
-    "all at 60000": lambda j, n: 60_000.0 + 0 * j,
-    "all at -60000": lambda j, n: -60_000.0 + 0 * j,
-    "falling from 60000 to -60000": lambda j, n: torch.where(j < n, 60_000.0, -60_000.0),
-    "rising from -60000 to 60000": lambda j, n: torch.where(j < n, -60_000.0, 60_000.0),
-    "first key far above": lambda j, n: torch.where(j == 0, 5_000.0, -60_000.0),
-    "last key of a tile far above": lambda j, n: torch.where(j % n == n - 1, 0.0, -60_000.0),
+# Base-2 logit of key j, given the width n of a key tile and the threshold t of the kernel.
+PROFILES: dict[str, Callable[[torch.Tensor, int, float], torch.Tensor]] = {
+    "level": lambda j, n, t: 0.0 * j,
+    "rising 20 a tile": lambda j, n, t: 20.0 * (j // n),
+    "rising just under the threshold a tile": lambda j, n, t: (t - 0.25) * (j // n),
+    "rising just over the threshold a tile": lambda j, n, t: (t + 0.25) * (j // n),
+    "rising by the threshold a tile": lambda j, n, t: t * (j // n),
+    "one step just under the threshold": lambda j, n, t: (t - 0.25) * (j >= n),
+    "one step just over the threshold": lambda j, n, t: (t + 0.25) * (j >= n),
+    "falling 20 a tile": lambda j, n, t: -20.0 * (j // n),
+    "falling just under the threshold a tile": lambda j, n, t: -(t - 0.25) * (j // n),
+    "rising inside a tile": lambda j, n, t: 0.125 * (j % n),
+    "all at 60000": lambda j, n, t: 60_000.0 + 0 * j,
+    "all at -60000": lambda j, n, t: -60_000.0 + 0 * j,
+    "falling from 60000 to -60000": lambda j, n, t: torch.where(j < n, 60_000.0, -60_000.0),
+    "rising from -60000 to 60000": lambda j, n, t: torch.where(j < n, -60_000.0, 60_000.0),
+    "first key far above": lambda j, n, t: torch.where(j == 0, 5_000.0, -60_000.0),
+    "last key of a tile far above": lambda j, n, t: torch.where(j % n == n - 1, 0.0, -60_000.0),
 }
 
 
@@ -70,7 +70,8 @@ def profiled_case(spec: KernelSpec, profile: str, *, seed: int) -> Case:
     batch = fit_batch(spec, BATCH)
     operands = draw_operands(spec, batch, seed=seed)
     j = torch.cat([torch.arange(n, device="cuda") for n in batch.kv_lens])
-    score = PROFILES[profile](j, plan_kernel(spec).tile_n).double()
+    plan = plan_kernel(spec)
+    score = PROFILES[profile](j, plan.tile_n, plan.rescale_threshold).double()
     q, k = torch.zeros_like(operands.q), torch.zeros_like(operands.k_nope)
     # 256 a + b + c with integers a, b of at most 8 bits and a fraction c: each exact in bf16 and fp16.
     high = torch.round(score / 256)

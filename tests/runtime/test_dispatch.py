@@ -59,6 +59,7 @@ def test_masks_and_the_flags_that_mean_them(
         ({"softcap": 30.0}, {"kind": "softcap", "cap": 30.0}),
         ({"logits_soft_cap": 30}, {"kind": "softcap", "cap": 30.0}),
         ({"softcap": 0.0}, "identity"),
+        ({}, "identity"),
         ({"score_mod": [{"kind": "softcap", "cap": 30.0}]}, {"kind": "softcap", "cap": 30.0}),
     ],
 )

@@ -306,3 +306,17 @@ def test_what_it_does_not_know_is_refused() -> None:
         reference(make_spec(mask="document"), tensors)
     with pytest.raises(UnsupportedError, match="score_mod: the reference does not know 'bias'"):
         reference(make_spec(score_mod={"kind": "bias", "rank": 2}), tensors)
+
+
+@pytest.mark.parametrize("sink", [-60_000.0, 0.0, 60_000.0])
+def test_sink_far_from_the_scores_leaves_lse_alone(sink: float) -> None:
+    # Two keys of score 0: weights 1 and 1, so lse = log 2 whatever the sink, and each output weight 1 / (2 + exp(sink)).
+    spec = make_spec(sink=True, lse=True)
+    tensors = make_tensors(spec, q_lens=(1,), k_lens=(2,))
+    tensors["q"] = torch.zeros_like(tensors["q"])
+    tensors["v"] = torch.ones_like(tensors["v"])
+    tensors["sinks"] = torch.full_like(tensors["sinks"], sink)
+    out, lse = reference(spec, tensors)
+    share = {-60_000.0: 1.0, 0.0: 2 / 3, 60_000.0: 0.0}[sink]
+    torch.testing.assert_close(out, torch.full_like(out, share), rtol=1e-12, atol=0)
+    torch.testing.assert_close(lse, torch.full_like(lse, math.log(2)), rtol=1e-12, atol=0)

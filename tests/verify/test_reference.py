@@ -310,7 +310,7 @@ def test_what_it_does_not_know_is_refused() -> None:
 
 @pytest.mark.parametrize("sink", [-60_000.0, 0.0, 60_000.0])
 def test_sink_far_from_the_scores_leaves_lse_alone(sink: float) -> None:
-    # Two keys of score 0: weights 1 and 1, so lse = log 2 whatever the sink, and each output weight 1 / (2 + exp(sink)).
+    # Two keys of score 0 have weights 1 and 1: lse = log 2 whatever the sink, and the output is 2 / (2 + exp(sink)).
     spec = make_spec(sink=True, lse=True)
     tensors = make_tensors(spec, q_lens=(1,), k_lens=(2,))
     tensors["q"] = torch.zeros_like(tensors["q"])

@@ -45,8 +45,8 @@ SCORE_MOD_REGISTERS = {"identity": 0, "alibi": 12, "softcap": 12}
 TILE_N_CHOICES = (128, 112, 96, 80, 64)
 DEFAULT_STAGES = 2
 # Below it, a key that outweighs all others gets an inexact probability above 1 instead of exactly 1. At 8 this doubles
-# the largest error of normal inputs at times, at 1 it never shows (docs/kernels/prefill_sm90.md has the figures).
-DEFAULT_RESCALE_THRESHOLD = 1.0
+# the largest error of normal inputs at times, at 0.5 it does not show (docs/kernels/prefill_sm90.md has the figures).
+DEFAULT_RESCALE_THRESHOLD = 0.5
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,6 +33,8 @@ class Case:
         seed: Of the values, to be printed.
         options: Other arguments of `run`: `softmax_scale`, `max_seqlen_q`.
         written_rows: Rows of the output that belong to a sequence, if not all do.
+        normal_inputs: Q, K and V are normal draws, for which the relative L2 error has a limit. Elsewhere, as with equal
+            scores, whose roundings all point one way, only the bound of each element holds.
     """
 
     spec: KernelSpec
@@ -41,6 +43,7 @@ class Case:
     seed: int
     options: Mapping[str, float] = field(default_factory=dict)
     written_rows: int | None = None
+    normal_inputs: bool = True
 
     @property
     def context(self) -> str:
@@ -170,7 +173,8 @@ def verify(case: Case, *, strided_outputs: bool = False) -> Outputs:
 def check(case: Case, outputs: Outputs, wanted: Expected) -> None:
     """Assert that the outputs are within their bounds of the float64 result."""
     rows = slice(outputs.out.written_rows)
-    check_out(outputs.out.view[rows], wanted, context=case.context)
+    out = outputs.out.view[rows]
+    check_out(out, wanted, context=case.context, normal_inputs=case.normal_inputs)
     if outputs.lse is not None:
         check_lse(outputs.lse.view[rows], wanted, context=case.context)
 

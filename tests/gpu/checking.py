@@ -7,6 +7,7 @@ its size above 100. A relative L2 error hides one bad element among millions, so
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -50,11 +51,13 @@ def expected_of(
     return Expected(out, lse, bound + LEAST_STEP)
 
 
-def check_out(out: torch.Tensor, expected: Expected, *, context: str) -> None:
+def check_out(
+    out: torch.Tensor, expected: Expected, *, context: str, normal_inputs: bool = True
+) -> None:
     """Assert that `out` is within the bounds of its dtype; empty rows must be exactly 0."""
     empty = torch.isneginf(expected.lse)[..., None]
     found = compare(out, expected.out, bound=torch.where(empty, 0.0, expected.bound))
-    limit = REL_L2[out.dtype]
+    limit = REL_L2[out.dtype] if normal_inputs else math.inf
     wrong = found.misplaced + found.beyond
     assert wrong == 0, f"out, {context}: {found}"
     assert found.relative_l2 <= limit, f"out, {context}: {found}; relative L2 limit {limit}"

@@ -12,6 +12,9 @@ from tests.gpu.kernels import spec_of
 from tests.gpu.workloads import Batch
 
 MAX_ABS_RATIO = 1.1
+# The largest of some million rounding errors is an extreme value: two kernels of the same arithmetic that visit the keys
+# in another order differ by up to 15 % in one draw (a model of both, 1000 keys). Over several draws it settles.
+SEEDS = (1, 2, 3, 4)
 KERNELS = {
     f"{mask} {dtype}": spec_of(mask=mask, dtype=dtype, q_layout="dense", kv="dense")
     for mask in ("none", "causal")
@@ -26,17 +29,18 @@ def test_largest_error_is_not_above_cudnn_s(kernel: str, shape: tuple[int, int, 
     spec = KERNELS[kernel]
     # The scale of the peers' measurements; the default of the geometry has the YaRN factor in it.
     options = {"softmax_scale": spec.geometry.qk_head_dim**-0.5}
-    case = make_case(
-        spec, Batch((length,) * size, (length,) * size, heads), seed=size, options=options
-    )
-    outputs = make_outputs(case)
-    launch(case, outputs)
-    wanted = expected(case)
-    check(case, outputs, wanted)
-    ours = float((outputs.out.view.double() - wanted.out).abs().max())
-    theirs = float((cudnn(case).double() - wanted.out).abs().max())
+    batch = Batch((length,) * size, (length,) * size, heads)
+    ours, theirs = 0.0, 0.0
+    for seed in SEEDS:
+        case = make_case(spec, batch, seed=seed, options=options)
+        outputs = make_outputs(case)
+        launch(case, outputs)
+        wanted = expected(case)
+        check(case, outputs, wanted)
+        ours = max(ours, float((outputs.out.view.double() - wanted.out).abs().max()))
+        theirs = max(theirs, float((cudnn(case).double() - wanted.out).abs().max()))
     assert ours <= MAX_ABS_RATIO * theirs, (
-        f"largest error {ours:.3e}, cuDNN's {theirs:.3e}, {case.context}"
+        f"largest error {ours:.3e}, cuDNN's {theirs:.3e}, seeds {SEEDS}, {batch}"
     )
 
 

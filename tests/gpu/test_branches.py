@@ -83,7 +83,8 @@ def profiled_case(spec: KernelSpec, profile: str, *, seed: int) -> Case:
     exact = 256 * k[..., 0].double() + k[..., 1].double() + k[..., 2].double()
     assert torch.equal(exact, score[:, None].expand_as(exact))
     operands = replace(operands, q=q, k_nope=k, k_rope=torch.zeros_like(operands.k_rope))
-    return make_case(spec, BATCH, seed=seed, operands=operands, options={"softmax_scale": LN2})
+    case = make_case(spec, BATCH, seed=seed, operands=operands, options={"softmax_scale": LN2})
+    return replace(case, normal_inputs=False)
 
 
 @pytest.mark.parametrize(

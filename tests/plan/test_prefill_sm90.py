@@ -23,7 +23,7 @@ every_shipped = pytest.mark.parametrize("shipped", SHIPPED, ids=lambda shipped: 
 def test_deepseek_has_the_measured_configuration() -> None:
     causal = plan(mask="causal")
     assert (causal.tile_m, causal.tile_n, causal.k_stages, causal.v_stages) == (128, 128, 2, 2)
-    assert causal.rescale_threshold == 1.0
+    assert causal.rescale_threshold == 0.5
     assert causal.half_diagonal
     assert causal.ping_pong
     assert not plan(mask="none").half_diagonal

@@ -33,8 +33,8 @@ class Case:
         seed: Of the values, to be printed.
         options: Other arguments of `run`: `softmax_scale`, `max_seqlen_q`.
         written_rows: Rows of the output that belong to a sequence, if not all do.
-        normal_inputs: Q, K and V are normal draws, for which the relative L2 error has a limit. Elsewhere, as with equal
-            scores, whose roundings all point one way, only the bound of each element holds.
+        normal_inputs: Q, K and V are normal draws, for which the relative L2 error has a limit. Elsewhere, as with
+            equal scores, whose roundings all point one way, only the bound of each element holds.
     """
 
     spec: KernelSpec

@@ -12,8 +12,8 @@ from tests.gpu.kernels import spec_of
 from tests.gpu.workloads import Batch
 
 MAX_ABS_RATIO = 1.1
-# The largest of some million rounding errors is an extreme value: two kernels of the same arithmetic that visit the keys
-# in another order differ by up to 15 % in one draw (a model of both, 1000 keys). Over several draws it settles.
+# The largest of some million rounding errors is an extreme value: two kernels of one arithmetic that visit the keys in
+# another order differ by up to 15 % in one draw (a model of both, 1000 keys). Over several draws it settles.
 SEEDS = (1, 2, 3, 4)
 KERNELS = {
     f"{mask} {dtype}": spec_of(mask=mask, dtype=dtype, q_layout="dense", kv="dense")

@@ -71,7 +71,7 @@ constexpr int kVHeadDim = 128;
 constexpr int kTwoBytes = 2;  // of an element
 constexpr int kProducerRegisters = 40;  // a thread, after setmaxnreg
 constexpr int kMathRegisters = 232;
-constexpr float kRescaleThreshold = 1.0f;  // base-2 growth of a maximum that is let pass
+constexpr float kRescaleThreshold = 0.5f;  // base-2 growth of a maximum that is let pass
 constexpr int kNoLimit = 1 << 30;  // beyond every key
 
 // What one thread of a math warpgroup holds of its 64 rows.

@@ -160,7 +160,11 @@ def _complain(source: Source, span: Span, message: str, advice: str) -> None:
 
 def _complain_about_syntax(source: Source, error: MarkedYAMLError) -> None:
     mark = error.problem_mark or error.context_mark
-    span = Span(mark.line + 1, mark.column + 1, 1) if mark else Span(1, 1, 1)
+    span = Span(1, 1, 1)
+    if mark:
+        # The library's column runs on where a scalar crosses one of YAML's rarer line ends.
+        line = source.lines[mark.line] if mark.line < len(source.lines) else ""
+        span = Span(mark.line + 1, min(mark.column, len(line)) + 1, 1)
     context = f" ({error.context})" if error.context else ""
     advice = "check brackets, quotes and indentation here and just above"
     if "another document" in str(error.problem):

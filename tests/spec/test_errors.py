@@ -400,6 +400,12 @@ def test_damaged_text_is_a_spec_or_a_spec_error(data: st.DataObject) -> None:
             assert 1 <= int(place[2]) <= len(lines[int(place[1]) - 1]) + 1
 
 
+@pytest.mark.parametrize("line_end", ["\x85", "\u2028", "\u2029"])
+def test_rare_line_ends_leave_columns_inside_their_line(line_end: str) -> None:
+    with pytest.raises(SpecError, match=r"^test\.yaml:2:[1-3]: not YAML"):
+        parse_spec(f"{line_end} 1\nname: test\n", "test.yaml")
+
+
 JSON_LIKE = st.recursive(
     st.none()
     | st.booleans()

@@ -79,7 +79,7 @@ _OPTIONS: dict[str, dict[str, dict[str, Any]]] = {
         "relative_bias": {"score_mod": {"kind": "relative_bias", "extent": 128}},
         "temperature": {"score_mod": "temperature"},
         "expr": {"score_mod": {"expr": "score * 2"}},
-        "chain": {"score_mod": [{"kind": "softcap", "cap": 30.0}, "alibi"]},
+        "chain": {"score_mod": [[{"kind": "softcap", "cap": 30.0}, "alibi"]]},
     },
     "sink": {"false": {}, "true": {"sink": True}},
     "lse": {"false": {}, "true": {"lse": True}},

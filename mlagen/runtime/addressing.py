@@ -65,7 +65,7 @@ def _check_tma(name: str, tensor: Any) -> None:
         step = stride * item
         if size > 1 and (step % ALIGNMENT_BYTES or not 0 < step <= LARGEST_STRIDE_BYTES):
             message = (
-                f"{name}: expected strides that are multiples of {ALIGNMENT_BYTES} bytes, "
+                f"{name}: expected strides that are multiples of {ALIGNMENT_BYTES} bytes and not 0, "
                 f"got {tensor.stride()} elements of {item} bytes"
             )
             raise ShapeError(f"{message}\n  copy it with {name}.contiguous()")

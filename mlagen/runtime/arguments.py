@@ -63,6 +63,8 @@ NOT_YET = {
     "num_splits": "split-KV",
     "kv_indices": "FlashInfer's page lists",
 }
+# Kernels compute with float32, where the scale must neither vanish nor overflow.
+SMALLEST_SCALE, LARGEST_SCALE = 1e-30, 1e30
 CANONICAL = {
     alias: name
     for table in (TENSORS, OPTIONS)
@@ -259,9 +261,9 @@ def _scale(value: Any) -> float | None:
     if value is None:
         return None
     scale = _number("softmax_scale", value)
-    if not (math.isfinite(scale) and scale > 0):
-        message = f"softmax_scale: expected a finite number > 0, got {scale}\n  leave it out for the model's own scale"
-        raise InputError(message)
+    if not SMALLEST_SCALE <= scale <= LARGEST_SCALE:
+        message = f"softmax_scale: expected {SMALLEST_SCALE:g} to {LARGEST_SCALE:g}, got {scale}"
+        raise InputError(f"{message}\n  leave it out for the model's own scale")
     return scale
 
 

@@ -58,7 +58,7 @@ def select(
     fitting = [spec for spec in specs if next(mismatches(spec, call, arch), None) is None]
     if not fitting:
         judged = [(spec, list(mismatches(spec, call, arch))) for spec in specs]
-        raise _no_kernel(judged, call, arch, source)
+        raise _no_kernel(judged, arch, source)
     fitting = _prefer(fitting, lambda spec: spec.lse == _wants_lse(call))
     # A call that names no score mod gets none where a kernel without one is loaded; a mask must be named.
     fitting = _prefer(fitting, lambda spec: spec.score_mod.kind == "identity")
@@ -76,11 +76,14 @@ def _prefer(specs: list[KernelSpec], good: Callable[[KernelSpec], bool]) -> list
 
 
 def _prefer_length(specs: list[KernelSpec], given: int | None) -> list[KernelSpec]:
-    """The tightest static length if the caller promised one, else a kernel that takes any length."""
+    """The tightest static length if the caller promised one, else any length, or the most there is."""
     static = [spec.max_seqlen for spec in specs if isinstance(spec.max_seqlen, int)]
-    if given is None or not static:
-        return _prefer(specs, lambda spec: spec.max_seqlen == "dynamic")
-    return _prefer(specs, lambda spec: spec.max_seqlen == min(static))
+    if not static:
+        return specs
+    if given is not None:
+        return _prefer(specs, lambda spec: spec.max_seqlen == min(static))
+    longest = max(static) if len(static) == len(specs) else "dynamic"
+    return _prefer(specs, lambda spec: spec.max_seqlen == longest)
 
 
 def _refuse_ambiguity(specs: list[KernelSpec]) -> None:
@@ -128,10 +131,15 @@ def _queries(spec: KernelSpec, call: Call) -> Iterator[Mismatch]:
     query = tensors["q_nope" if form == "split" else "q"]
     if _dtype(query) != spec.dtype:
         yield Mismatch(_dtype(query), f"has dtype {spec.dtype}", f"dtype: {_dtype(query)}")
+    if call.written.get("q") == "q_nope" and spec.q_form == "split" and geometry.qk_rope_head_dim:
+        yield Mismatch("without q_pe", "needs q_pe", None, "q_pe")
+        form = "split"
     if form != spec.q_form:
         takes = "q_nope and q_pe" if spec.q_form == "split" else "one q"
         yield Mismatch(f"q {form}", f"takes {takes}", f"q_form: {form}")
     width = sum(int(tensors[name].shape[-1]) for name in ("q", "q_nope", "q_pe") if name in tensors)
+    if form == "split" and "q_pe" not in tensors:
+        width += geometry.qk_rope_head_dim
     dims = (width, int(tensors["v"].shape[-1]))
     if dims != (geometry.qk_head_dim, geometry.v_head_dim):
         has = f"has qk/v dims {geometry.qk_head_dim}/{geometry.v_head_dim}"
@@ -277,16 +285,16 @@ def _meaning(spec: KernelSpec, call: Call) -> Iterator[Mismatch]:
 
 
 def _no_kernel(
-    judged: list[tuple[KernelSpec, list[Mismatch]]], call: Call, arch: str | None, source: str
+    judged: list[tuple[KernelSpec, list[Mismatch]]], arch: str | None, source: str
 ) -> InputError | NoKernelError:
     if not judged:
         return NoKernelError(f"{source}: holds no kernel\n  add one under kernels")
     nearest, found = min(judged, key=lambda pair: len(pair[1]))
     if len(found) == 1 and found[0].missing is not None:
         message = f"{found[0].missing}: missing; the only fitting kernel {found[0].has}"
-        return InputError(
-            f"{message}\n  pass {found[0].missing}=, or add to a group of {source}: {found[0].option}"
-        )
+        other = found[0].option
+        instead = "" if other is None else f", or add to a group of {source}: {other}"
+        return InputError(f"{message}\n  pass {found[0].missing}={instead}")
     wanted = ", ".join(mismatch.wanted for mismatch in found)
     lines = [
         f"nothing loaded for {nearest.op} on {arch or 'the reference'} with: {wanted}",

@@ -1,10 +1,9 @@
 """The CUDA driver calls that mlagen uses, each a typed function that raises `DriverError`.
 
 `Driver` is the seam at which tests put a fake; nothing else in the package calls CUDA. It also
-answers the two questions
-about torch that need a GPU: which device a tensor lives on, and which stream is current there.
-Nothing here runs at import:
-`system_driver()` loads `libcuda` when the first CUDA tensor comes.
+answers the two questions about torch that need a GPU: which device a tensor lives on, and which
+stream is current there. Nothing here runs at import: `system_driver()` loads `libcuda` when the
+first CUDA tensor comes.
 """
 
 from __future__ import annotations

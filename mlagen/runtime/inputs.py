@@ -13,10 +13,8 @@ if TYPE_CHECKING:
     from mlagen.runtime.arguments import Call
     from mlagen.spec.model import KernelSpec
 
-# TMA: base addresses and strides are multiples of 16 bytes (CUDA driver API,
-# cuTensorMapEncodeTiled).
-ALIGNMENT_BYTES = 16
-LARGEST_INT = 2**31 - 1
+# Rows and heads: positions, window widths and the coordinates of clipped maps add up inside 32 bits.
+LARGEST_EXTENT = 2**30 - 1
 
 _INTEGERS = ("cu_seqlens_q", "cu_seqlens_k", "cache_seqlens", "block_table")
 _PER_HEAD = ("sinks", "alibi_slopes")
@@ -60,11 +58,21 @@ def check_presence(call: Call) -> None:
             message = f"{call.written[name]}: expected a tensor, got {type(tensor).__name__}"
             raise InputError(f"{message}\n  pass a torch tensor")
     for name in ("q", "q_nope", "q_pe", "k", "k_rope", "v"):
-        if name in tensors and tensors[name].ndim < 2:
+        if name in tensors and not 2 <= tensors[name].ndim <= 4:
             message = (
                 f"{call.written[name]}: expected 2 to 4 dimensions, got {list(tensors[name].shape)}"
             )
             raise ShapeError(f"{message}\n  shapes are listed in the documentation of Kernels.run")
+    for name in ("cu_seqlens_q", "cu_seqlens_k"):
+        if name in tensors and tensors[name].ndim != 1:
+            message = f"{call.written[name]}: expected [batch + 1], got {list(tensors[name].shape)}"
+            raise ShapeError(f"{message}\n  pass running totals of the lengths, from 0")
+    query = "q" if "q" in tensors else "q_nope"
+    if tensors[query].ndim == 3 and "cu_seqlens_q" not in tensors:
+        message = f"cu_seqlens_q: missing, and {call.written[query]} {list(tensors[query].shape)} is a ragged batch"
+        raise InputError(
+            f"{message}\n  pass int32 [batch + 1], or {query} [batch, seqlen_q, num_heads, head_dim]"
+        )
 
 
 def check_tensors(spec: KernelSpec, call: Call) -> Extents:
@@ -103,11 +111,16 @@ class _Checker:
         first = "q" if "q" in self._tensors else "q_nope"
         device = getattr(self._tensors[first], "device", None)
         for name, tensor in self._tensors.items():
-            if getattr(tensor, "device", None) != device:
-                message = f"{self._name(name)}: on {tensor.device}, but {self._name(first)} is on {device}"
+            here = getattr(tensor, "device", None)
+            if here == device:
+                continue
+            if hasattr(tensor, "data_ptr") != hasattr(self._tensors[first], "data_ptr"):
+                kinds = f"a {type(tensor).__name__}, but {self._name(first)} is a {type(self._tensors[first]).__name__}"
                 raise DeviceError(
-                    f"{message}\n  move it with {self._name(name)}.to({str(device)!r})"
+                    f"{self._name(name)}: {kinds}\n  pass torch tensors or NumPy arrays, not both"
                 )
+            message = f"{self._name(name)}: on {here}, but {self._name(first)} is on {device}"
+            raise DeviceError(f"{message}\n  move it with {self._name(name)}.to({str(device)!r})")
 
     def check_dtypes(self) -> None:
         """The dtype of each tensor."""
@@ -234,12 +247,16 @@ class _Checker:
         else:
             assert rope.page_size is not None
             leading = (("pages", int(tensor.shape[0])), ("page_size", rope.page_size))
-            self._check_block_table(extents, pages=int(tensor.shape[0]))
+            self._check_block_table(extents)
         has_heads = tensor.ndim == len(leading) + 2
         inner = (("rope heads", rope.num_heads),) if has_heads or rope.num_heads > 1 else ()
         self._expect("k_rope", *leading, *inner, ("row_width", rope.row_width))
+        # A tensor without elements has no address, so no map can say that its rows end at once.
+        if 0 in tensor.shape and extents.rows_k > 0:
+            message = f"{self._name('k_rope')}: has no rows, but {extents.rows_k} keys need some"
+            raise ShapeError(f"{message}\n  pass the rope rows of the keys")
 
-    def _check_block_table(self, extents: Extents, *, pages: int) -> None:
+    def _check_block_table(self, extents: Extents) -> None:
         width = self._axis("block_table", 1, 2, "[batch, max_pages]")
         name, page_size = self._name("block_table"), self._spec.k_rope.page_size
         assert page_size is not None
@@ -253,9 +270,6 @@ class _Checker:
             message = f"{name}: expected int32 [batch={extents.batch}, >= {needed}], got {got}"
             raise ShapeError(f"{message}\n  {needed} pages of {page_size} hold {longest} keys")
         self._expect("block_table", ("batch", extents.batch), ("max_pages", width))
-        if pages == 0 and width > 0 and extents.rows_k > 0:
-            message = f"{self._name('k_rope')}: has 0 pages, but {extents.rows_k} keys need some"
-            raise ShapeError(f"{message}\n  pass the cache that block_table refers to")
 
     def _check_vectors(self, extents: Extents) -> None:
         if "cache_seqlens" in self._tensors:
@@ -271,8 +285,8 @@ class _Checker:
             ("total_k", extents.rows_k),
             ("heads", extents.num_heads),
         ):
-            if size > LARGEST_INT:
-                message = f"q, k: {size} is more than {LARGEST_INT} for {what}"
+            if size > LARGEST_EXTENT:
+                message = f"q, k: {size} is more than {LARGEST_EXTENT} for {what}"
                 raise ShapeError(f"{message}\n  split the batch")
 
     def check_outputs(self, extents: Extents) -> None:
@@ -292,16 +306,24 @@ class _Checker:
         longest_q, longest_k = options.max_seqlen_q, options.max_seqlen_k
         if spec.q_layout == "dense":
             self._check_longest("max_seqlen_q", longest_q, extents.seqlen_q)
-        elif longest_q is not None and longest_q * extents.batch < extents.rows_q:
-            batch, rows = extents.batch, extents.rows_q
-            message = (
-                f"max_seqlen_q: {batch} sequences of at most {longest_q} cannot fill {rows} rows"
+        else:
+            use = "or slice q to the rows that sequences use"
+            self._check_filled(
+                "max_seqlen_q", longest_q, extents, f"pass the longest length, {use}"
             )
-            advice = "pass the longest length, or slice q to the rows that sequences use"
-            raise InputError(f"{message}\n  {advice}")
+            if isinstance(spec.max_seqlen, int):
+                advice = f"load a kernel with max_seqlen: dynamic, {use}"
+                self._check_filled("the kernel's max_seqlen", spec.max_seqlen, extents, advice)
         # How many rows of ragged keys are in use, only the device knows; no kernel needs their longest.
         if spec.kv.layout == "dense" and not spec.kv.seqlens:
             self._check_longest("max_seqlen_k", longest_k, extents.seqlen_k)
+
+    def _check_filled(self, name: str, limit: int | None, extents: Extents, advice: str) -> None:
+        """Raise InputError if sequences of at most `limit` rows must leave rows of q out."""
+        batch, rows = extents.batch, extents.rows_q
+        if limit is not None and limit * batch < rows:
+            message = f"{name}: {batch} sequences of at most {limit} cannot fill {rows} rows"
+            raise InputError(f"{message}\n  {advice}")
 
     def _check_longest(self, name: str, given: int | None, length: int) -> None:
         if given is not None and given < length:

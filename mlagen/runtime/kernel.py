@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from numbers import Integral
+from numbers import Integral, Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -138,7 +138,7 @@ class Kernels:
         Nothing on the device is read back and nothing waits; outputs are all that is allocated.
         Values on the device that are wrong give wrong rows, never an access outside the tensors.
         Capturable in a CUDA graph, which keeps the addresses of this call's tensors. Rows of the
-        output that no sequence covers are left as they are.
+        output that no sequence covers are left as they are; a batch without sequences gives zeros.
 
         Args:
             tensors: Arguments by name; the same as keywords.
@@ -211,7 +211,7 @@ class Kernels:
         tensor = self._tensor_type
         if tensor is None:
             return None
-        parts = [self._grid_limit, *arguments]
+        parts: list[Any] = [self._grid_limit, *arguments]
         gradients = self._grad_enabled()
         for value in arguments.values():
             if isinstance(value, tensor):
@@ -222,6 +222,8 @@ class Kernels:
                 parts.append(value)
             elif isinstance(value, Integral):
                 parts.append(int(value))
+            elif isinstance(value, Real):
+                parts.append(float(value))
             elif isinstance(value, Mapping | list | tuple):
                 parts.append(repr(value))
             else:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
-from mlagen.errors import DriverError, InputError
+from mlagen.errors import DriverError, InputError, MlagenError
 from mlagen.runtime.addressing import (
     ALIGNMENT_BYTES,
     check_even_rows,
@@ -63,7 +63,8 @@ class Recipe:
         self._writes_lse, self._returns_lse = plan.spec.lse, call.options.return_lse
         out = call.tensors.get("out", call.tensors["v"].new_empty(out_shape, device="meta"))
         lse = call.tensors.get("lse", call.tensors["v"].new_empty(rows, device="meta"))
-        maps = [_bind(device, plan, index, call, out) for index in range(len(plan.tensor_maps))]
+        with device.launch_lock:  # its cache of maps is not thread safe
+            maps = [_bind(device, plan, index, call, out) for index in range(len(plan.tensor_maps))]
         self._block = ParameterBlock(plan, scalar_values(plan, call, extents, lse))
         self._sources = _Sources(call, maps, self._block.open_slots, out)
         bound = tile_bound(plan, call, extents)
@@ -124,8 +125,8 @@ class Recipe:
         counter = counters.take()
         try:
             self._write_and_launch(stream, [*addresses, counter])
-        except BaseException:
-            counters.give_back(counter)  # the graph does not hold it
+        except MlagenError:
+            counters.give_back(counter)  # the graph does not hold it; after an interrupt it may
             raise
 
     def _write_and_launch(self, stream: int, addresses: list[int]) -> None:

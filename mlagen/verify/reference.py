@@ -139,7 +139,7 @@ def _keys_and_values(
     keys, values = ops.float64(keys), ops.float64(values)
     if spec.geometry.qk_rope_head_dim and spec.k_rope.layout != "fused":
         rope = ops.float64(
-            _rope_rows(spec, tensors, sequence, ops)[..., -spec.geometry.qk_rope_head_dim :]
+            _rope_rows(spec, tensors, sequence)[..., -spec.geometry.qk_rope_head_dim :]
         )
         if len(rope.shape) == 2:
             rope = rope[:, None, :]
@@ -149,9 +149,7 @@ def _keys_and_values(
     return ops.permute(keys, (1, 0, 2)), ops.permute(values, (1, 0, 2))
 
 
-def _rope_rows(
-    spec: KernelSpec, tensors: Mapping[str, Array], sequence: _Sequence, ops: Backend
-) -> Array:
+def _rope_rows(spec: KernelSpec, tensors: Mapping[str, Array], sequence: _Sequence) -> Array:
     """Rope rows of one sequence's keys, whole cache rows where they are such: `[num_keys, width]` or with heads."""
     rope, keys = tensors["k_rope"], sequence.num_keys
     if spec.k_rope.layout == "ragged":

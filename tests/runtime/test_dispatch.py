@@ -144,6 +144,12 @@ def test_the_tightest_length_that_holds(
     assert fake.launches[0].entry == kernel_name(make_spec(max_seqlen=chosen))
 
 
+def test_without_a_promise_the_longest_static_length(fake: FakeDriver, load: LoadFake) -> None:
+    specs = [make_spec(max_seqlen=length) for length in (128, 512)]
+    load(*specs).run(make_tensors(specs[0], q_lens=(64, 64), k_lens=(8, 8)))
+    assert fake.launches[0].entry == kernel_name(specs[1])
+
+
 def test_a_longer_call_than_the_kernel_takes_is_refused(load: LoadFake) -> None:
     spec = make_spec(max_seqlen=128)
     with pytest.raises(NoKernelError, match=r"max_seqlen_q 129\n.*which has max_seqlen 128"):

@@ -93,12 +93,12 @@ def shifted(tensor: torch.Tensor) -> torch.Tensor:
         (
             PLAIN,
             lambda _: {"q": torch.empty(169, 4, 196, dtype=torch.bfloat16)[..., :192]},
-            "q: expected strides that are multiples of 16 bytes, got (784, 196, 1) elements of 2 bytes",
+            "q: expected strides that are multiples of 16 bytes and not 0, got (784, 196, 1) elements of 2 bytes",
         ),
         (
             PLAIN,
             lambda t: {"v": t["v"][:, :1].expand(-1, 4, -1)},
-            "v: expected strides that are multiples of 16 bytes, got (512, 0, 1) elements of 2 bytes",
+            "v: expected strides that are multiples of 16 bytes and not 0, got (512, 0, 1) elements of 2 bytes",
         ),
         (
             RAGGED_ROPE,
@@ -133,7 +133,7 @@ def shifted(tensor: torch.Tensor) -> torch.Tensor:
         (
             PAGED,
             lambda t: {"k_rope": t["k_rope"][:0]},
-            "k_rope: has 0 pages, but 272 keys need some",
+            "k_rope: has no rows, but 272 keys need some",
         ),
         (
             PAGED,
@@ -254,6 +254,7 @@ def test_a_gpu_without_kernels_is_refused(fake: FakeDriver, load: LoadFake) -> N
         ("q", "q: missing"),
         ("k", "k: missing"),
         ("v", "v: missing"),
+        ("cu_seqlens_q", "cu_seqlens_q: missing, and q [169, 4, 192] is a ragged batch"),
         ("cu_seqlens_k", "cu_seqlens_k: missing; the only fitting kernel needs cu_seqlens_k"),
         ("block_table", "block_table: missing; the only fitting kernel needs block_table"),
         ("k_rope", "k_rope: missing, and block_table is given"),
@@ -268,6 +269,66 @@ def test_missing_tensors(load: LoadFake, missing: str, message: str) -> None:
     assert str(error.value).splitlines()[0] == message
 
 
+def test_a_missing_rope_part_of_q_is_named(load: LoadFake) -> None:
+    tensors = make_tensors(RAGGED_ROPE)
+    del tensors["q_pe"]
+    with pytest.raises(InputError, match="q_pe: missing; the only fitting kernel needs q_pe"):
+        load(PLAIN, RAGGED_ROPE).run(tensors)
+
+
+def test_advice_names_no_option_where_none_helps(load: LoadFake) -> None:
+    tensors = make_tensors(PAGED)
+    del tensors["block_table"]
+    with pytest.raises(InputError) as error:
+        load(PAGED).run(tensors)
+    assert str(error.value).splitlines()[1] == "  pass block_table="
+
+
+def test_offsets_without_a_dimension_are_refused(load: LoadFake) -> None:
+    spec = make_spec(k_rope="dense")
+    with pytest.raises(ShapeError, match=r"cu_seqlens_q: expected \[batch \+ 1\], got \[\]"):
+        load(spec).run(make_tensors(spec) | {"cu_seqlens_q": torch.tensor(3)})
+
+
+def test_arrays_among_tensors_are_refused(load: LoadFake) -> None:
+    tensors = make_tensors(PLAIN) | {"cu_seqlens_k": np.zeros(4, dtype=np.int32)}
+    with pytest.raises(DeviceError, match="cu_seqlens_k: a ndarray, but q is a Tensor"):
+        load(PLAIN).run(tensors)
+
+
+@pytest.mark.parametrize("rope", ["dense", PAGED_64], ids=["dense", "paged"])
+def test_an_empty_cache_cannot_serve_keys(load: LoadFake, rope: Any) -> None:
+    """Its tensor map would stand on other memory, where a row of it exists."""
+    spec = make_spec(k_rope=rope)
+    tensors = make_tensors(spec)
+    if rope == "dense":
+        tensors["k_rope"] = tensors["k_rope"][:, :0]
+    else:
+        tensors["k_rope"], tensors["block_table"] = (
+            tensors["k_rope"][:0],
+            tensors["block_table"][:, :0],
+        )
+    with pytest.raises(ShapeError, match="k_rope: has no rows, but 272 keys need some"):
+        load(spec).run(tensors)
+
+
+def test_more_rows_than_the_kernel_counts(fake: FakeDriver, load: LoadFake) -> None:
+    tensors = {name: tensor.to("meta") for name, tensor in make_tensors(PLAIN).items()}
+    for name, width in (("k", 192), ("v", 128)):
+        tensors[name] = torch.empty(2**30, 4, width, dtype=torch.bfloat16, device="meta")
+    fake.ordinal = -1  # meta tensors pass for device 0
+    with pytest.raises(ShapeError, match="1073741824 is more than 1073741823 for total_k"):
+        load(PLAIN).run(tensors)
+
+
+def test_rows_beyond_a_static_length_are_not_left_out(load: LoadFake) -> None:
+    spec = make_spec(max_seqlen=56)
+    with pytest.raises(
+        InputError, match="the kernel's max_seqlen: 3 sequences of at most 56 cannot fill 169 rows"
+    ):
+        load(spec).run(make_tensors(spec))
+
+
 def test_both_forms_of_q_are_refused(load: LoadFake) -> None:
     tensors = make_tensors(PLAIN)
     with pytest.raises(InputError, match="q: given together with q_nope or q_pe"):
@@ -279,9 +340,11 @@ def test_both_forms_of_q_are_refused(load: LoadFake) -> None:
     [
         ({"cu_seqlen_q": 1}, "cu_seqlen_q: no such argument\n  did you mean cu_seqlens_q?"),
         ({"kv_cache": 1}, "kv_cache: the latent cache of decode is not available yet"),
-        ({"softmax_scale": math.nan}, "softmax_scale: expected a finite number > 0, got nan"),
-        ({"softmax_scale": 0.0}, "softmax_scale: expected a finite number > 0, got 0.0"),
-        ({"softmax_scale": math.inf}, "softmax_scale: expected a finite number > 0, got inf"),
+        ({"softmax_scale": math.nan}, "softmax_scale: expected 1e-30 to 1e+30, got nan"),
+        ({"softmax_scale": 0.0}, "softmax_scale: expected 1e-30 to 1e+30, got 0.0"),
+        ({"softmax_scale": math.inf}, "softmax_scale: expected 1e-30 to 1e+30, got inf"),
+        ({"softmax_scale": 1e39}, "softmax_scale: expected 1e-30 to 1e+30, got 1e+39"),
+        ({"softmax_scale": 1e-46}, "softmax_scale: expected 1e-30 to 1e+30, got 1e-46"),
         ({"softmax_scale": torch.tensor(1.0)}, "softmax_scale: expected a number, got a tensor"),
         ({"sm_scale": 1.0, "softmax_scale": 1.0}, "softmax_scale: given twice, also as sm_scale"),
         ({"return_lse": 1}, "return_lse: expected True or False, got 1"),
@@ -330,6 +393,13 @@ def test_host_integers_of_any_kind_are_lengths(fake: FakeDriver, load: LoadFake)
         kernels.run(tensors, max_seqlen_q=length)
     assert [launch.arguments["max_seqlen_q"] for launch in fake.launches] == [129, 130, 131, 132]
     assert len(fake.loaded) == 1
+
+
+def test_calls_with_scales_of_any_kind_are_remembered(fake: FakeDriver, load: LoadFake) -> None:
+    kernels, tensors = load(PLAIN), make_tensors(PLAIN)
+    for scale in (0.5, np.float64(0.5), np.float32(0.5)):
+        kernels.run(tensors, softmax_scale=scale)
+    assert len(kernels._recipes) == 1
 
 
 def test_gradients_are_refused_unless_they_are_off(fake: FakeDriver, load: LoadFake) -> None:

@@ -1,11 +1,11 @@
 """Ticket counters: the one word of device memory that the blocks of a launch share.
 
 A kernel takes its tiles by `atomicAdd` on a counter that must be zero when it starts and that it
-leaves zero when it ends. Two launches that may run at once must not share one. So an eager launch uses the counter of its
-stream, whose launches run one after another, and every captured launch gets a counter of its own,
-because its graph may be replayed beside anything.
-A launch that the driver refuses has run no block and leaves its counter zero. A captured launch
-keeps its counter for ever, replayed or not: nobody tells us when a graph dies, and a counter takes 32 bytes.
+leaves zero when it ends. Two launches that may run at once must not share one. So an eager launch
+uses the counter of its stream, whose launches run one after another, and every captured launch gets
+a counter of its own, because its graph may be replayed beside anything. A launch that the driver
+refuses has run no block and leaves its counter zero. A captured launch keeps its counter for ever,
+replayed or not: nobody tells us when a graph dies, and a counter takes 32 bytes.
 """
 
 from __future__ import annotations

@@ -253,7 +253,7 @@ def check_generated(
 ) -> list[str]:
     """Return a unified diff for each file under `root` that is not as the spec renders now.
 
-    Missing files and files that no kernel of the spec makes count, too; an empty list means that
+    Missing files and `.cu` files that no kernel of the spec makes count, too; an empty list means that
     all is as it should be.
     """
     wanted = render_tree(spec_file, render=render)
@@ -288,9 +288,8 @@ def write_generated(
             write_atomically(file, text.encode())
             changed.append(path)
         for path in _present(spec_file, root) - set(wanted):
-            if path.endswith(".cu"):
-                (root / path).unlink()
-                changed.append(path)
+            (root / path).unlink()
+            changed.append(path)
     except OSError as error:
         raise CacheError(
             f"{root}: cannot write the rendered kernels there ({error.strerror})\n"
@@ -300,9 +299,12 @@ def write_generated(
 
 
 def _present(spec_file: SpecFile, root: Path) -> set[str]:
-    """Return the paths of all files in the spec's folder, relative to `root`."""
+    """Return the paths of the `.cu` files in the spec's folder, relative to `root`.
+
+    Nothing else there is ours to judge or to remove.
+    """
     folder = root / spec_file.name
-    return {path.relative_to(root).as_posix() for path in folder.rglob("*") if path.is_file()}
+    return {path.relative_to(root).as_posix() for path in folder.rglob("*.cu") if path.is_file()}
 
 
 def _diff(path: str, old: str | None, new: str | None) -> str:

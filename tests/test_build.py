@@ -464,6 +464,14 @@ def test_check_shows_edits_missing_and_stale_files(spec_file: SpecFile, tmp_path
     assert "--- a/small/sm_90a/stale.cu\n+++ /dev/null" in diffs
 
 
+def test_check_leaves_files_of_others_alone(spec_file: SpecFile, tmp_path: Path) -> None:
+    # Writing keeps them, so a check that minds them could never be satisfied.
+    write_generated(spec_file, tmp_path, render=render)
+    (tmp_path / "small" / "notes.md").write_text("somebody's notes\n")
+    (tmp_path / "small" / "sm_90a" / "picture.png").write_bytes(b"\x89PNG\xff")
+    assert check_generated(spec_file, tmp_path, render=render) == []
+
+
 def test_check_sees_a_missing_line_end(spec_file: SpecFile, tmp_path: Path) -> None:
     write_generated(spec_file, tmp_path, render=render)
     file = next((tmp_path / "small" / "sm_90a").glob("*.cu"))

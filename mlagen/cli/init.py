@@ -26,7 +26,7 @@ def command(*, config: Path, as_json: bool) -> None:
       mlagen init DeepSeek-V3/config.json > deepseek.yaml
       mlagen build deepseek.yaml
     """
-    text, warnings = spec_text_from_config(_read(config))
+    text, warnings = spec_text_from_config(_read(config), source=str(config))
     if as_json:
         print_json({"spec": text, "warnings": list(warnings)})
     else:

@@ -127,13 +127,16 @@ def _disassembler() -> Iterator[Answer]:
 
 def _cache() -> Iterator[Answer]:
     from mlagen.cli.cache import user_cache
+    from mlagen.cli.output import count
 
     mend = "set MLAGEN_CACHE_DIR to a folder you may write to; until then kernels stay in memory"
     info = user_cache().info()
     if info.folder is None:
         yield Answer("cache", "no home folder to hold one", mend)
         return
-    value = f"{info.folder}: {len(info.entries)} kernels, {info.size_bytes / 2**20:.1f} MiB"
+    value = (
+        f"{info.folder}: {count(len(info.entries), 'kernel')}, {info.size_bytes / 2**20:.1f} MiB"
+    )
     # The folder is made when first written to: ask its nearest existing parent, and leave no trace.
     nearest = next(path for path in (info.folder, *info.folder.parents) if path.exists())
     try:
@@ -144,12 +147,16 @@ def _cache() -> Iterator[Answer]:
 
 
 def _settings() -> Iterator[Answer]:
+    from mlagen.artifacts import MANIFEST
     from mlagen.settings import VARIABLES, Settings
 
     settings = Settings.from_environment()
     for name, meaning in VARIABLES.items():
         value = getattr(settings, name.removeprefix("MLAGEN_").lower())
         yield Answer("settings", f"{name}={'' if value is None else value}  ({meaning})")
+    if settings.kernels is not None and not (settings.kernels / MANIFEST).is_file():
+        mend = "unset MLAGEN_KERNELS, or write the folder: mlagen build SPEC --out FOLDER"
+        yield Answer("settings", f"{settings.kernels} is no folder of built kernels", mend)
 
 
 def _driver() -> Iterator[Answer]:

@@ -58,7 +58,10 @@ def select_kernels(
             *([f"--arch {','.join(archs)}"] if archs else []),
         ]
         names = [kernel_name(spec) for spec in kernels]
-        raise SpecError(f"{path}: no kernel of it matches {' '.join(asked)}\n{_list_names(names)}")
+        raise SpecError(
+            f"{path}: no kernel of it matches {' '.join(asked)}\n"
+            f"{_list_names(names, 'give words of one name after -k, or leave the filters out')}"
+        )
     return Selection(path, file, specs)
 
 
@@ -141,9 +144,11 @@ def _pick(kernels: tuple[KernelSpec, ...], beginning: str | None, *, where: str)
     raise SpecError(f"{where}: {problem}\n{_list_names(names)}")
 
 
-def _list_names(names: Sequence[str]) -> str:
+def _list_names(
+    names: Sequence[str], advice: str = "give the beginning of one name or hash"
+) -> str:
     """Return the last lines of a message about a kernel that is not clear."""
     shown = [f"    {name}" for name in names[:_SHOWN_NAMES]]
     if len(names) > _SHOWN_NAMES:
         shown.append(f"    and {len(names) - _SHOWN_NAMES} more: mlagen list SPEC")
-    return "\n".join(["  its kernels:", *shown, "  give the beginning of one name or hash"])
+    return "\n".join(["  its kernels:", *shown, f"  {advice}"])

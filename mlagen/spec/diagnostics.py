@@ -102,7 +102,9 @@ def _wrong_kind(target: Target, context: dict[str, Any], value: object, data: ob
     if "tag" not in context:
         return Finding(path, f"{show(value)} is not a {noun}", listed)
     return Finding(
-        path, f"'{context['tag']}' is not a {noun}", did_you_mean(context["tag"], names) + listed
+        path,
+        f"{show(context['tag'])} is not a {noun}",
+        did_you_mean(context["tag"], names) + listed,
     )
 
 
@@ -181,7 +183,7 @@ _MESSAGES: dict[str, _Message] = {
     "multiple_of": _bound("not a multiple of", "multiple_of", "a multiple of"),
     "too_short": _empty("list", "give at least one"),
     "string_too_short": _empty("text", "write some"),
-    "string_too_long": _bound("longer than", "max_length", "fewer characters than"),
+    "string_too_long": _bound("has more characters than", "max_length", "no more characters than"),
     "string_pattern_mismatch": _other_characters,
 }
 

@@ -45,13 +45,14 @@ class _Model:
 
 
 def spec_text_from_config(
-    config: Mapping[str, object], *, name: str | None = None
+    config: Mapping[str, object], *, name: str | None = None, source: str = "config.json"
 ) -> tuple[str, list[str]]:
     """Write a commented spec for a model's configuration.
 
     Args:
         config: The parsed `config.json`; nested language models and both spellings of rope scaling are understood.
         name: Name of the spec; by default made from the configuration's own name or type.
+        source: What messages call the configuration: the path of its file.
 
     Returns:
         The YAML text, which `parse_spec` accepts, and a warning for everything that the model does and a spec cannot
@@ -60,14 +61,14 @@ def spec_text_from_config(
     Raises:
         SpecError: Not a configuration of multi-head latent attention, or a field is missing or of the wrong type.
     """
-    model = _read(config, name)
+    model = _read(config, name, source)
     text = _write(model)
     parse_spec(text, f"spec made from the configuration of {model.title}")
     return text, model.warnings
 
 
-def _read(config: Mapping[str, object], name: str | None) -> _Model:
-    attention = _attention_config(config)
+def _read(config: Mapping[str, object], name: str | None, source: str) -> _Model:
+    attention = _attention_config(config, source)
     problems: list[str] = []
     heads = _whole_number(attention, "num_attention_heads", problems, least=1)
     dimensions = {
@@ -82,9 +83,7 @@ def _read(config: Mapping[str, object], name: str | None) -> _Model:
     window = attention.get("sliding_window")
     if problems:
         advice = "complete the config.json; mlagen reads the names that the model's own code reads"
-        raise SpecError(
-            "\n".join(f"config.json: {problem}" for problem in problems) + f"\n  {advice}"
-        )
+        raise SpecError("\n".join(f"{source}: {problem}" for problem in problems) + f"\n  {advice}")
     warnings += _not_expressible(attention, rope)
     return _Model(
         name=_slug(name or _first_text(config, "_name_or_path", "model_type") or "model"),
@@ -100,10 +99,10 @@ def _read(config: Mapping[str, object], name: str | None) -> _Model:
     )
 
 
-def _attention_config(config: Mapping[str, object]) -> Mapping[str, object]:
+def _attention_config(config: Mapping[str, object], source: str) -> Mapping[str, object]:
     if not isinstance(config, Mapping):
         raise SpecError(
-            f"config.json: expected an object, found {type(config).__name__}\n  give a model's config.json"
+            f"{source}: expected an object, found {type(config).__name__}\n  give a model's config.json"
         )
     nested = [part for key in _NESTED if isinstance(part := config.get(key), Mapping)]
     for candidate in (config, *nested):
@@ -111,7 +110,7 @@ def _attention_config(config: Mapping[str, object]) -> Mapping[str, object]:
             return candidate
     kind = json.dumps(_first_text(config, "model_type") or "none given", ensure_ascii=True)
     raise SpecError(
-        f"config.json: kv_lora_rank: missing, so this is no multi-head latent attention (model_type {kind})\n"
+        f"{source}: kv_lora_rank: missing, so this is no multi-head latent attention (model_type {kind})\n"
         "  mlagen generates MLA kernels: give the config.json of a DeepSeek-V2/V3, Kimi K2, GLM-5 or similar model"
     )
 

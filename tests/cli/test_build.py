@@ -63,6 +63,7 @@ def test_words_that_match_nothing_are_answered_with_the_names(mlagen: Command, s
     assert outcome.status == 2
     assert "-k fp8" in outcome.err
     assert "mla_prefill_sm90a" in outcome.err
+    assert "give words of one name after -k" in outcome.err.splitlines()[-1]
 
 
 def test_architecture_that_the_spec_does_not_name(mlagen: Command, spec: Path) -> None:

@@ -118,6 +118,15 @@ def test_doctor_reports_a_bad_setting(mlagen: Command, monkeypatch: pytest.Monke
     assert "MLAGEN_LOG: 'loud'" in outcome.out
 
 
+def test_doctor_reports_a_folder_of_kernels_that_is_none(
+    mlagen: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("MLAGEN_KERNELS", str(tmp_path / "nowhere"))
+    out = mlagen("doctor").out
+    assert f"{tmp_path / 'nowhere'} is no folder of built kernels" in out
+    assert "-> unset MLAGEN_KERNELS" in out
+
+
 def test_doctor_leaves_no_trace(mlagen: Command, cache_folder: Path) -> None:
     mlagen("doctor")
     assert not cache_folder.exists()

@@ -166,3 +166,10 @@ def test_init_of_something_else_says_what_it_needs(
     assert "config.json" in outcome.err
     assert "Traceback" not in outcome.err
     assert outcome.out == ""
+
+
+def test_init_names_the_file_that_lacks_something(mlagen: Command, tmp_path: Path) -> None:
+    path = tmp_path / "model.json"
+    path.write_text('{"kv_lora_rank": 512}', encoding="utf-8")
+    places = [line.split(": ")[0] for line in mlagen("init", path).err.splitlines()[:-1]]
+    assert set(places) == {str(path)}

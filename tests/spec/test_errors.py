@@ -42,6 +42,7 @@ LINES = [
         "did you mean 'causal'?",
     ),
     ("mask: 3", "3", "mask", "3 is not a mask", "Masks: none"),
+    (f"mask: {'x' * 90}", "x" * 90, "mask", f"'{'x' * 57}...' is not a mask", "Masks: none"),
     ("mask:", "mask", "mask", "null is not a mask", "Masks: none"),
     ("mask: {size: 3}", "{size: 3}", "mask", "names no mask", "add kind"),
     ("mask: {kind: 7}", "7", "mask.kind", "'7' is not a mask", "Masks: "),

@@ -66,7 +66,7 @@ class Recipe:
         with device.launch_lock:  # its cache of maps is not thread safe
             maps = [_bind(device, plan, index, call, out) for index in range(len(plan.tensor_maps))]
         self._block = ParameterBlock(plan, scalar_values(plan, call, extents, lse))
-        self._sources = _Sources(call, maps, self._block.open_slots, out)
+        self._sources = _Sources(call, maps, self._block.open_slots)
         bound = tile_bound(plan, call, extents)
         self._grid = min(bound, grid_limit)
         self._has_tiles = bound > 0
@@ -154,7 +154,6 @@ class _Sources:
         call: Call,
         maps: list[tuple[str, BoundMap]],
         open_slots: Mapping[str, int],
-        out: Any,
     ) -> None:
         """Sort them out.
 
@@ -162,25 +161,27 @@ class _Sources:
             call: A call of the recipe's signature.
             maps: `(tensor, map)` of every tensor map of the plan.
             open_slots: Places of the arguments that are addresses.
-            out: A tensor like those that will be written.
         """
         mapped = dict.fromkeys(name for name, _ in maps if name != "out")
         inputs = [*mapped, *(name for name in open_slots if name not in ("lse", "tickets"))]
         self.names = tuple(call.written[name] for name in inputs)
         place = {name: index for index, name in enumerate([*inputs, "out", "lse", "tickets"])}
-        self._out_name = call.written.get("out", "out")
-        shown = [*self.names, self._out_name]
+        shown = [*self.names, call.written.get("out", "out")]
         self._maps = [
             (index, place[name], bound, shown[place[name]])
             for index, (name, bound) in enumerate(maps)
         ]
         self._slots = [(slot, place[name]) for name, slot in open_slots.items()]
-        self._out_place, self._out_bytes = place["out"], extent_bytes(out)
-        # A new `out` overlaps nothing.
-        self._extents = [
-            (shown[place[name]], place[name], extent_bytes(call.tensors[name]))
-            for name in mapped
-            if "out" in call.tensors
+        # New outputs overlap nothing.
+        given = [name for name in ("out", "lse") if name in call.tensors and name in place]
+        extents = {
+            name: (call.written[name], place[name], extent_bytes(call.tensors[name]))
+            for name in [*mapped, *given]
+        }
+        self._apart = [
+            (extents[output], extents[other])
+            for index, output in enumerate(given)
+            for other in [*mapped, *given[index + 1 :]]
         ]
         self._written: list[int] = []
 
@@ -201,12 +202,11 @@ class _Sources:
         self._written = addresses
 
     def _check_overlap(self, addresses: list[int]) -> None:
-        """Raise InputError if the memory of `out=` is that of an input."""
-        start = addresses[self._out_place]
-        for name, place, size_bytes in self._extents:
-            address = addresses[place]
-            if address < start + self._out_bytes and start < address + size_bytes:
-                message = f"{self._out_name}: its memory overlaps that of {name}"
+        """Raise InputError if the memory of `out=` or `lse=` is that of another tensor."""
+        for (output, place, size_bytes), (other, other_place, other_bytes) in self._apart:
+            start, other_start = addresses[place], addresses[other_place]
+            if other_start < start + size_bytes and start < other_start + other_bytes:
+                message = f"{output}: its memory overlaps that of {other}"
                 raise InputError(f"{message}\n  pass a tensor of its own, or leave it out")
 
 

@@ -318,3 +318,17 @@ def test_lse_kernel_serves_a_call_without_lse(fake: FakeDriver, load: LoadFake) 
     out = load(spec).run(make_tensors(spec))
     assert isinstance(out, torch.Tensor)
     assert fake.launches[0].arguments["lse"] != 0
+
+
+@pytest.mark.parametrize("other", ["q", "out"])
+def test_lse_that_shares_memory_with_another_tensor_is_refused(load: LoadFake, other: str) -> None:
+    spec = make_spec(lse=True)
+    tensors = make_tensors(spec)
+    tensors["out"] = torch.empty(169, 4, 128, dtype=torch.bfloat16)
+    tensors["lse"] = tensors[other].view(torch.float32)[..., 0]
+    names = {
+        "q": "lse: its memory overlaps that of q",
+        "out": "out: its memory overlaps that of lse",
+    }
+    with pytest.raises(InputError, match=names[other]):
+        load(spec).run(tensors)

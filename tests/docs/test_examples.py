@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from mlagen.cli.main import run
+from mlagen.errors import SpecError
 from mlagen.spec.yaml import parse_spec
 
 CHECKOUT = Path(__file__).parent.parent.parent
@@ -41,6 +42,15 @@ def test_spec_of_the_readme_is_valid() -> None:
     ((how, text),) = blocks("yaml")
     assert how == "spec"
     assert len(parse_spec(text, "README.md").expand()) == 3
+
+
+def test_error_of_the_readme_is_what_its_spec_is_answered_with() -> None:
+    ((_, text),) = blocks("yaml")
+    with pytest.raises(SpecError) as caught:
+        parse_spec(text.replace("[causal,", "[casual,"), "my-model.yaml")
+    *place, advice = str(caught.value).splitlines()
+    shown = "\n".join([*place, advice.split("sliding_window")[0]])
+    assert f"```\n{shown}" in README
 
 
 def test_commands_of_the_readme_run(

@@ -9,6 +9,7 @@ from pydantic import BeforeValidator, Field, WithJsonSchema
 from mlagen.spec.base import ShortForm, SpecModel, problem_error, show
 
 SPLITS = "Ranges of keys, 1 or more; auto: chosen at each call."
+_MOST = 2**31 - 1  # kernels hold such a number in an int
 
 
 class NoPartition(SpecModel):
@@ -21,16 +22,18 @@ def count_or_word(word: str, description: str) -> tuple[BeforeValidator, WithJso
     """Metadata of `int | Literal[word]` that reports one error, not one for each member."""
 
     def check(value: object) -> object:
-        if value == word or (isinstance(value, int) and not isinstance(value, bool) and value >= 1):
+        if value == word:
+            return value
+        if isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= _MOST:
             return value
         raise problem_error(
-            f"expected {word} or a whole number, 1 or more; found {show(value)}",
+            f"expected {word} or a whole number, 1 to {_MOST}; found {show(value)}",
             f"write {word} or a number",
         )
 
     schema: dict[str, Any] = {
         "description": description,
-        "anyOf": [{"const": word}, {"type": "integer", "minimum": 1}],
+        "anyOf": [{"const": word}, {"type": "integer", "minimum": 1, "maximum": _MOST}],
     }
     return BeforeValidator(check), WithJsonSchema(schema)
 

@@ -108,6 +108,7 @@ LINES = [
     ("lse: no", "no", "lse", "'no' is not true or false", "write false:"),
     ("sink: 1", "1", "sink", "1 is not true or false", "true or false"),
     ("lse: []", "[]", "lse", "empty list", "leave the field out"),
+    ("max_seqlen: 4294967297", "4294967297", "max_seqlen", "1 to 2147483647", "dynamic"),
     ("max_seqlen: 0", "0", "max_seqlen", "found 0", "dynamic"),
     (
         "partition: {kind: split, splits: 3}",

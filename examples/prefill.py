@@ -256,6 +256,10 @@ def attend(
 
 def main() -> None:
     """Run the three parts."""
+    if not torch.cuda.is_available():
+        raise SystemExit(
+            "this example needs an NVIDIA GPU and a CUDA build of torch; see: mlagen doctor"
+        )
     torch.manual_seed(0)
     kernels = mlagen.load(SPEC)
     layer = new_layer()

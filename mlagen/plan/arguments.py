@@ -45,9 +45,6 @@ def prefill_arguments(spec: KernelSpec) -> tuple[Argument, ...]:
                     "cu_seqlens_k", "const int*", "[batch + 1] first key row of each, and the end"
                 )
             )
-        elif spec.q_layout == "dense":
-            message = "checked by the spec: shared row offsets need ragged queries"
-            raise AssertionError(message)
     if takes_cache_seqlens(spec):
         counted = "keys before this call" if spec.kv_length_counts == "prefix" else "keys"
         found.append(Argument("cache_seqlens", "const int*", f"[batch] {counted} of each sequence"))

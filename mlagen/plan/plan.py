@@ -207,7 +207,3 @@ class KernelPlan:
     def map(self, name: str) -> TensorMapPlan:
         """The tensor map of that name."""
         return next(tensor_map for tensor_map in self.tensor_maps if tensor_map.name == name)
-
-    def has_argument(self, name: str) -> bool:
-        """Whether the kernel takes this argument."""
-        return any(argument.name == name for argument in self.arguments)

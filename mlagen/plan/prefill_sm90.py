@@ -42,6 +42,13 @@ REGISTER_LIMIT = 224
 BASE_REGISTERS = 26
 SCORE_MOD_REGISTERS = {"identity": 0, "alibi": 12, "softcap": 12}
 
+# Probabilities reach 2^threshold: fp16 ends at 65504, and fp32 sums of bf16 ones must not overflow.
+LARGEST_RESCALE_THRESHOLD = {"float16": 15, "bfloat16": 60}
+
+L2_SECTION_MIB = (
+    32  # of K and V that heads in flight share; measured best on an H200 (60 MB of L2), 2026-12-01
+)
+
 TILE_N_CHOICES = (128, 112, 96, 80, 64)
 DEFAULT_STAGES = 2
 # Below it, a key that outweighs all others gets an inexact probability above 1 instead of exactly 1. At 8 this doubles
@@ -222,7 +229,7 @@ def choose_configuration(spec: KernelSpec) -> Configuration:
         f"use tile_n {default[0].tile_n} with {default[0].k_stages} stages of K and {default[0].v_stages} of V "
         f"({kib(used_bytes(spec, default[0]))} KiB, about {estimate_registers(spec, default[0].tile_n)} registers)"
         if default
-        else "no configuration of this family fits these head dimensions"
+        else "change these fields: with them, no configuration of this family fits"
     )
     where = f"config.tile_n: {wanted.tile_n} does not fit {spec.arch}"
     raise PlanError("\n".join([where, *(f"  {line}" for line in found), f"  {advice}"]))
@@ -250,11 +257,27 @@ def problems(spec: KernelSpec, configuration: Configuration) -> list[str]:
         found.append(
             f"shared memory: {budget_text(spec, configuration)}, {kib(limit)} KiB available"
         )
+    found += _config_problems(spec, n)
     registers = estimate_registers(spec, n)
     if registers > REGISTER_LIMIT:
         found.append(
             f"registers: about {registers} a math thread, {REGISTER_LIMIT} usable of {MATH_REGISTERS}"
         )
+    return found
+
+
+def _config_problems(spec: KernelSpec, tile_n: int) -> list[str]:
+    """What `config` asks for and this tile or dtype cannot give."""
+    found = []
+    config = spec.config
+    if config.half_diagonal and tile_n != 2 * PANEL_COLUMNS:
+        found.append(
+            f"half_diagonal: half of {tile_n} keys is no swizzle panel of {PANEL_COLUMNS}; remove it"
+        )
+    largest = LARGEST_RESCALE_THRESHOLD[spec.dtype]
+    if config.rescale_threshold is not None and config.rescale_threshold > largest:
+        asked = f"rescale_threshold {config.rescale_threshold:g}"
+        found.append(f"{asked}: probabilities reach 2^it; {spec.dtype} allows {largest}")
     return found
 
 

@@ -43,7 +43,7 @@ def prefill_constants(plan: KernelPlan) -> list[Constant]:
             "int", "kQkHeadDim", str(geometry.qk_head_dim), "nope and rope columns of Q and K"
         ),
         Constant("int", "kVHeadDim", str(geometry.v_head_dim)),
-        Constant("int", "kTwoBytes", "2", "of an element"),
+        Constant("int", "kElementBytes", "2"),
         Constant(
             "int", "kProducerRegisters", str(roles["load"].registers), "a thread, after setmaxnreg"
         ),

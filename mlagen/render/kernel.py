@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from mlagen.dtypes import DTYPES
 from mlagen.plan.arguments import takes_cache_seqlens
-from mlagen.plan.prefill_sm90 import PANEL_COLUMNS
+from mlagen.plan.prefill_sm90 import L2_SECTION_MIB, PANEL_COLUMNS
 from mlagen.render import operands
 from mlagen.render.constants import prefill_constants
 from mlagen.render.environment import environment
@@ -17,9 +17,6 @@ if TYPE_CHECKING:
     from mlagen.plan import KernelPlan
     from mlagen.plan.plan import Region, TensorMapPlan
 
-L2_SECTION_MIB = (
-    32  # of K and V that heads in flight share; measured best on an H200 (60 MB of L2), 2026-12-01
-)
 ELEMENT_CTYPES = {"bfloat16": "uint16", "float16": "uint16", "barrier": "uint64", "tile": "Tile"}
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -42,6 +44,17 @@ def test_largest_error_is_not_above_cudnn_s(kernel: str, shape: tuple[int, int, 
     assert ours <= MAX_ABS_RATIO * theirs, (
         f"largest error {ours:.3e}, cuDNN's {theirs:.3e}, seeds {SEEDS}, {batch}"
     )
+
+
+@pytest.mark.parametrize("score_mod", ["softcap", "softcap_1"])
+def test_softcap_is_exact_near_its_cap(score_mod: str) -> None:
+    """Logits of standard deviation 5.5, far past the caps of 4 and 1: an error of tanh shows in the LSE."""
+    spec = spec_of(mask="causal", score_mod=score_mod)
+    options = {"softmax_scale": 0.4}
+    case = make_case(spec, Batch((300, 64), (500, 64)), seed=5, options=options)
+    outputs = make_outputs(case)
+    launch(case, outputs)
+    check(replace(case, normal_inputs=False), outputs, expected(case))
 
 
 def cudnn(case: Case) -> torch.Tensor:

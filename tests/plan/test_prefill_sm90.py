@@ -363,8 +363,31 @@ def test_stated_config_choices_reach_the_plan() -> None:
     assert (chosen.rescale_threshold, chosen.ping_pong, chosen.half_diagonal) == (0, False, False)
 
 
-def test_half_diagonal_needs_a_tile_of_two_panels() -> None:
-    assert not plan("256x256", mask="causal", config={"half_diagonal": True}).half_diagonal
+@pytest.mark.parametrize(
+    ("heads", "options", "reason"),
+    [
+        (
+            "256x256",
+            {"config": {"half_diagonal": True}},
+            "half_diagonal: half of 64 keys is no swizzle panel",
+        ),
+        (
+            "192x128",
+            {"dtype": "float16", "config": {"rescale_threshold": 16}},
+            "rescale_threshold 16: probabilities reach 2^it; float16 allows 15",
+        ),
+        (
+            "192x128",
+            {"config": {"rescale_threshold": 61}},
+            "rescale_threshold 61: probabilities reach 2^it; bfloat16 allows 60",
+        ),
+    ],
+)
+def test_a_choice_that_cannot_be_given_is_refused(
+    heads: str, options: dict[str, Any], reason: str
+) -> None:
+    with pytest.raises(PlanError, match=reason.replace("^", r"\^")):
+        plan(heads, mask="causal", **options)
 
 
 def test_spec_is_kept_in_the_plan() -> None:

@@ -88,7 +88,10 @@ def test_same_bytes_whatever_the_process() -> None:
             {"mask": {"kind": "sliding_window", "left": 5, "right": 6}},
             ["kWindowLeft", "kWindowRight", "column < begin"],
         ),
-        ({"score_mod": {"kind": "softcap", "cap": 30}}, ["ScoreMod", "tanh_approx", "kSoftcap"]),
+        (
+            {"score_mod": {"kind": "softcap", "cap": 30}},
+            ["ScoreMod", "reciprocal_approx", "kSoftcap"],
+        ),
         ({"score_mod": "alibi"}, ["ScoreMod", "slope"]),
         (
             {"k_rope": {"layout": "paged", "page_size": 32}},

@@ -68,7 +68,7 @@ constexpr int kTileSlots = 2;  // announced tiles
 constexpr int kQkNopeHeadDim = 128;
 constexpr int kQkHeadDim = 192;  // nope and rope columns of Q and K
 constexpr int kVHeadDim = 128;
-constexpr int kTwoBytes = 2;  // of an element
+constexpr int kElementBytes = 2;
 constexpr int kProducerRegisters = 40;  // a thread, after setmaxnreg
 constexpr int kMathRegisters = 232;
 constexpr float kRescaleThreshold = 0.5f;  // base-2 growth of a maximum that is let pass
@@ -78,9 +78,9 @@ constexpr float kSoftcap = 30.0f;  // natural-log units, after softmax_scale
 constexpr int kScoresPerThread = kTileN / 2;
 constexpr int kOutputsPerThread = kVHeadDim / 2;
 
-constexpr uint32 kQSliceBytes = kTwoBytes * kRowsPerWarpgroup * kQkHeadDim;
-constexpr uint32 kKStageBytes = kTwoBytes * kTileN * kQkHeadDim;
-constexpr uint32 kVStageBytes = kTwoBytes * kTileN * kVHeadDim;
+constexpr uint32 kQSliceBytes = kElementBytes * kRowsPerWarpgroup * kQkHeadDim;
+constexpr uint32 kKStageBytes = kElementBytes * kTileN * kQkHeadDim;
+constexpr uint32 kVStageBytes = kElementBytes * kTileN * kVHeadDim;
 
 constexpr int kThreads = 128 * (1 + kMathWarpgroups);
 
@@ -255,7 +255,7 @@ __device__ __forceinline__ void tma_store(const TensorMap& map, const void* sour
 
 // Waits until this thread's stores have read their shared memory, which may then be overwritten.
 // PTX ISA: cp.async.bulk.commit_group, cp.async.bulk.wait_group.read.
-__device__ __forceinline__ void tma_store_wait_read() {
+__device__ __forceinline__ void tma_store_commit_and_wait_read() {
   asm volatile("cp.async.bulk.commit_group;" ::: "memory");
   asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
 }
@@ -395,7 +395,7 @@ __device__ __forceinline__ void store_matrix(uint32 address, uint32 a, uint32 b,
 
 __device__ __forceinline__ float infinity() { return __int_as_float(0x7f800000); }
 
-constexpr float kLn2 = 0.6931471805599453f;
+constexpr float kLog2E = 1.4426950408889634f;
 
 // 2^x with denormals flushed; 2^-inf is exactly 0. PTX ISA: ex2.
 __device__ __forceinline__ float exp2_approx(float x) {
@@ -404,10 +404,10 @@ __device__ __forceinline__ float exp2_approx(float x) {
   return y;
 }
 
-// PTX ISA: tanh.
-__device__ __forceinline__ float tanh_approx(float x) {
+// 1 / x. PTX ISA: rcp.
+__device__ __forceinline__ float reciprocal_approx(float x) {
   float y;
-  asm("tanh.approx.f32 %0, %1;" : "=f"(y) : "f"(x));
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
   return y;
 }
 
@@ -446,20 +446,23 @@ __device__ __forceinline__ void hide_masked(float (&score)[kCount], int position
   }
 }
 
-// Softcap: score = cap * tanh(score / cap), here on raw scores, to which softmax_scale is still to be applied.
+// Softcap: score = cap * tanh(score / cap), here on raw scores, to which softmax_scale is still to be applied. As
+// tanh(x) = 1 - 2 / (1 + e^2x): tanh.approx errs by 2^-11 of the result, at the cap a visible share of a weight.
 struct ScoreMod {
-  float to_cap;    // softmax_scale / cap
-  float from_cap;  // cap / softmax_scale
+  float exponent;  // of a raw score, in base 2: 2 * softmax_scale / cap * log2(e)
+  float cap;       // in raw units
 
   __device__ __forceinline__ ScoreMod(const Arguments& arguments, int) {
-    to_cap = arguments.softmax_scale_log2 * (kLn2 / kSoftcap);
-    from_cap = 1.0f / to_cap;
+    exponent = arguments.softmax_scale_log2 * (2.0f / kSoftcap);
+    cap = 2.0f * kLog2E / exponent;
   }
 
   template <int kCount>
   __device__ __forceinline__ void apply(float (&score)[kCount], int, int) const {
 #pragma unroll
-    for (int i = 0; i < kCount; ++i) score[i] = tanh_approx(score[i] * to_cap) * from_cap;
+    for (int i = 0; i < kCount; ++i) {
+      score[i] = fmaf(reciprocal_approx(1.0f + exp2_approx(score[i] * exponent)), -2.0f * cap, cap);
+    }
   }
 };
 
@@ -484,7 +487,7 @@ __device__ __forceinline__ Rows key_rows(const Arguments& arguments, int batch, 
 
 // Heads whose keys and values are visited together, so that they stay in L2: what fits 32 MiB, at most 16.
 __device__ __forceinline__ int heads_in_section(int seqlen_k) {
-  constexpr int kKeysOfOneHead = (32 << 20) / (kTwoBytes * (kQkNopeHeadDim + kVHeadDim));
+  constexpr int kKeysOfOneHead = (32 << 20) / (kElementBytes * (kQkNopeHeadDim + kVHeadDim));
   int heads = 1;
   while (heads < 16 && seqlen_k <= kKeysOfOneHead / (2 * heads)) heads *= 2;
   return heads;
@@ -607,7 +610,7 @@ struct Softmax {
       largest[row] = fmaxf(largest[row], __shfl_xor_sync(kAllLanes, largest[row], 2));
     }
 
-    if (kFirst) {
+    if constexpr (kFirst) {
       maximum[0] = largest[0];
       maximum[1] = largest[1];
     } else {
@@ -674,6 +677,7 @@ struct __align__(1024) SharedMemory {
   Tile tile[2];  // announced tiles
 };
 static_assert(sizeof(SharedMemory) == 214016, "the plan's shared-memory map");
+static_assert(sizeof(Tile) == 32, "the plan's size of a tile");
 
 __device__ __forceinline__ void init_barriers(SharedMemory& shared) {
   for (uint64& barrier : shared.q_full) barrier_init(barrier, 1);
@@ -854,7 +858,11 @@ struct MathWarpgroup {
       // Four steps of 16 columns (32 bytes) in a panel, then the next panel of 128-byte rows; in units of 16 bytes.
       const uint64 a = matrix_descriptor(q_low + step / 4 * (kRowsPerWarpgroup * 8) + step % 4 * 2);
       const uint64 b = matrix_descriptor(k_low + step / 4 * (kTileN * 8) + step % 4 * 2);
-      step == 0 ? wgmma_q_k<false>(score, a, b) : wgmma_q_k<true>(score, a, b);
+      if (step == 0) {
+        wgmma_q_k<false>(score, a, b);
+      } else {
+        wgmma_q_k<true>(score, a, b);
+      }
     }
     wgmma_commit();
   }
@@ -889,7 +897,7 @@ struct MathWarpgroup {
   __device__ __forceinline__ void score_to_probability(float (&score)[kCount], int block, const ScoreMod& score_mod) {
     const int key = block * kTileN + first_column();
     score_mod.apply(score, first_position, key);
-    if (kMasked) hide_masked(score, first_position, key, seqlen_k);
+    if constexpr (kMasked) hide_masked(score, first_position, key, seqlen_k);
     softmax.template update<kFirst>(score, arguments.softmax_scale_log2);
   }
 
@@ -933,8 +941,8 @@ struct MathWarpgroup {
     const ScoreMod score_mod(arguments, tile.head);
     int block = blocks.end - 1;
     barrier_wait(shared.k_full[k.stage], k.parity);
-    // Where all keys that this warpgroup sees lie in the block's first half, as on the diagonal for the upper rows, half a
-    // product does. Decided for each tile: an offset that is no multiple of the tile moves the diagonal.
+    // Where all keys that this warpgroup sees lie in the first half of the block, as on the diagonal for the upper ones,
+    // half a product does. Decided for each tile: an offset that is no multiple of the tile moves the diagonal.
     const int last_row = tile.row + (warpgroup + 1) * kRowsPerWarpgroup - 1;
     const int last_position = last_row + tile.keys.length - tile.queries.length;
     if (min(end_of_visible_keys(last_position), tile.keys.length) <= block * kTileN + kTileN / 2) {
@@ -986,7 +994,7 @@ struct MathWarpgroup {
       for (int panel = 0; panel < kVHeadDim / 64; ++panel) {
         store_clipped(out_map, shared.q[warpgroup][panel], panel * 64, tile.head, first_row_of_slice, tile.queries);
       }
-      tma_store_wait_read();
+      tma_store_commit_and_wait_read();
       barrier_arrive(shared.q_empty[warpgroup]);
     }
   }

@@ -68,7 +68,7 @@ constexpr int kTileSlots = 2;  // announced tiles
 constexpr int kQkNopeHeadDim = 128;
 constexpr int kQkHeadDim = 192;  // nope and rope columns of Q and K
 constexpr int kVHeadDim = 128;
-constexpr int kTwoBytes = 2;  // of an element
+constexpr int kElementBytes = 2;
 constexpr int kProducerRegisters = 40;  // a thread, after setmaxnreg
 constexpr int kMathRegisters = 232;
 constexpr float kRescaleThreshold = 0.5f;  // base-2 growth of a maximum that is let pass
@@ -78,9 +78,9 @@ constexpr int kNoLimit = 1 << 30;  // beyond every key
 constexpr int kScoresPerThread = kTileN / 2;
 constexpr int kOutputsPerThread = kVHeadDim / 2;
 
-constexpr uint32 kQSliceBytes = kTwoBytes * kRowsPerWarpgroup * kQkHeadDim;
-constexpr uint32 kKStageBytes = kTwoBytes * kTileN * kQkHeadDim;
-constexpr uint32 kVStageBytes = kTwoBytes * kTileN * kVHeadDim;
+constexpr uint32 kQSliceBytes = kElementBytes * kRowsPerWarpgroup * kQkHeadDim;
+constexpr uint32 kKStageBytes = kElementBytes * kTileN * kQkHeadDim;
+constexpr uint32 kVStageBytes = kElementBytes * kTileN * kVHeadDim;
 
 constexpr int kThreads = 128 * (1 + kMathWarpgroups);
 
@@ -255,7 +255,7 @@ __device__ __forceinline__ void tma_store(const TensorMap& map, const void* sour
 
 // Waits until this thread's stores have read their shared memory, which may then be overwritten.
 // PTX ISA: cp.async.bulk.commit_group, cp.async.bulk.wait_group.read.
-__device__ __forceinline__ void tma_store_wait_read() {
+__device__ __forceinline__ void tma_store_commit_and_wait_read() {
   asm volatile("cp.async.bulk.commit_group;" ::: "memory");
   asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
 }
@@ -446,7 +446,7 @@ __device__ __forceinline__ Rows key_rows(const Arguments& arguments, int batch, 
 
 // Heads whose keys and values are visited together, so that they stay in L2: what fits 32 MiB, at most 16.
 __device__ __forceinline__ int heads_in_section(int seqlen_k) {
-  constexpr int kKeysOfOneHead = (32 << 20) / (kTwoBytes * (kQkNopeHeadDim + kVHeadDim));
+  constexpr int kKeysOfOneHead = (32 << 20) / (kElementBytes * (kQkNopeHeadDim + kVHeadDim));
   int heads = 1;
   while (heads < 16 && seqlen_k <= kKeysOfOneHead / (2 * heads)) heads *= 2;
   return heads;
@@ -569,7 +569,7 @@ struct Softmax {
       largest[row] = fmaxf(largest[row], __shfl_xor_sync(kAllLanes, largest[row], 2));
     }
 
-    if (kFirst) {
+    if constexpr (kFirst) {
       maximum[0] = largest[0];
       maximum[1] = largest[1];
     } else {
@@ -636,6 +636,7 @@ struct __align__(1024) SharedMemory {
   Tile tile[2];  // announced tiles
 };
 static_assert(sizeof(SharedMemory) == 214016, "the plan's shared-memory map");
+static_assert(sizeof(Tile) == 32, "the plan's size of a tile");
 
 __device__ __forceinline__ void init_barriers(SharedMemory& shared) {
   for (uint64& barrier : shared.q_full) barrier_init(barrier, 1);
@@ -816,7 +817,11 @@ struct MathWarpgroup {
       // Four steps of 16 columns (32 bytes) in a panel, then the next panel of 128-byte rows; in units of 16 bytes.
       const uint64 a = matrix_descriptor(q_low + step / 4 * (kRowsPerWarpgroup * 8) + step % 4 * 2);
       const uint64 b = matrix_descriptor(k_low + step / 4 * (kTileN * 8) + step % 4 * 2);
-      step == 0 ? wgmma_q_k<false>(score, a, b) : wgmma_q_k<true>(score, a, b);
+      if (step == 0) {
+        wgmma_q_k<false>(score, a, b);
+      } else {
+        wgmma_q_k<true>(score, a, b);
+      }
     }
     wgmma_commit();
   }
@@ -850,7 +855,7 @@ struct MathWarpgroup {
   template <bool kFirst, bool kMasked, int kCount>
   __device__ __forceinline__ void score_to_probability(float (&score)[kCount], int block) {
     const int key = block * kTileN + first_column();
-    if (kMasked) hide_masked(score, first_position, key, seqlen_k);
+    if constexpr (kMasked) hide_masked(score, first_position, key, seqlen_k);
     softmax.template update<kFirst>(score, arguments.softmax_scale_log2);
   }
 
@@ -937,7 +942,7 @@ struct MathWarpgroup {
       for (int panel = 0; panel < kVHeadDim / 64; ++panel) {
         store_clipped(out_map, shared.q[warpgroup][panel], panel * 64, tile.head, first_row_of_slice, tile.queries);
       }
-      tma_store_wait_read();
+      tma_store_commit_and_wait_read();
       barrier_arrive(shared.q_empty[warpgroup]);
     }
   }

@@ -68,7 +68,7 @@ constexpr int kTileSlots = 2;  // announced tiles
 constexpr int kQkNopeHeadDim = 128;
 constexpr int kQkHeadDim = 192;  // nope and rope columns of Q and K
 constexpr int kVHeadDim = 128;
-constexpr int kTwoBytes = 2;  // of an element
+constexpr int kElementBytes = 2;
 constexpr int kProducerRegisters = 40;  // a thread, after setmaxnreg
 constexpr int kMathRegisters = 232;
 constexpr float kRescaleThreshold = 0.5f;  // base-2 growth of a maximum that is let pass
@@ -77,9 +77,9 @@ constexpr float kRescaleThreshold = 0.5f;  // base-2 growth of a maximum that is
 constexpr int kScoresPerThread = kTileN / 2;
 constexpr int kOutputsPerThread = kVHeadDim / 2;
 
-constexpr uint32 kQSliceBytes = kTwoBytes * kRowsPerWarpgroup * kQkHeadDim;
-constexpr uint32 kKStageBytes = kTwoBytes * kTileN * kQkHeadDim;
-constexpr uint32 kVStageBytes = kTwoBytes * kTileN * kVHeadDim;
+constexpr uint32 kQSliceBytes = kElementBytes * kRowsPerWarpgroup * kQkHeadDim;
+constexpr uint32 kKStageBytes = kElementBytes * kTileN * kQkHeadDim;
+constexpr uint32 kVStageBytes = kElementBytes * kTileN * kVHeadDim;
 
 constexpr int kThreads = 128 * (1 + kMathWarpgroups);
 
@@ -254,7 +254,7 @@ __device__ __forceinline__ void tma_store(const TensorMap& map, const void* sour
 
 // Waits until this thread's stores have read their shared memory, which may then be overwritten.
 // PTX ISA: cp.async.bulk.commit_group, cp.async.bulk.wait_group.read.
-__device__ __forceinline__ void tma_store_wait_read() {
+__device__ __forceinline__ void tma_store_commit_and_wait_read() {
   asm volatile("cp.async.bulk.commit_group;" ::: "memory");
   asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
 }
@@ -457,7 +457,7 @@ __device__ __forceinline__ Rows key_rows(const Arguments& arguments, int batch, 
 
 // Heads whose keys and values are visited together, so that they stay in L2: what fits 32 MiB, at most 16.
 __device__ __forceinline__ int heads_in_section(int seqlen_k) {
-  constexpr int kKeysOfOneHead = (32 << 20) / (kTwoBytes * (kQkNopeHeadDim + kVHeadDim));
+  constexpr int kKeysOfOneHead = (32 << 20) / (kElementBytes * (kQkNopeHeadDim + kVHeadDim));
   int heads = 1;
   while (heads < 16 && seqlen_k <= kKeysOfOneHead / (2 * heads)) heads *= 2;
   return heads;
@@ -580,7 +580,7 @@ struct Softmax {
       largest[row] = fmaxf(largest[row], __shfl_xor_sync(kAllLanes, largest[row], 2));
     }
 
-    if (kFirst) {
+    if constexpr (kFirst) {
       maximum[0] = largest[0];
       maximum[1] = largest[1];
     } else {
@@ -647,6 +647,7 @@ struct __align__(1024) SharedMemory {
   Tile tile[2];  // announced tiles
 };
 static_assert(sizeof(SharedMemory) == 214016, "the plan's shared-memory map");
+static_assert(sizeof(Tile) == 32, "the plan's size of a tile");
 
 __device__ __forceinline__ void init_barriers(SharedMemory& shared) {
   for (uint64& barrier : shared.q_full) barrier_init(barrier, 1);
@@ -829,7 +830,11 @@ struct MathWarpgroup {
       // Four steps of 16 columns (32 bytes) in a panel, then the next panel of 128-byte rows; in units of 16 bytes.
       const uint64 a = matrix_descriptor(q_low + step / 4 * (kRowsPerWarpgroup * 8) + step % 4 * 2);
       const uint64 b = matrix_descriptor(k_low + step / 4 * (kTileN * 8) + step % 4 * 2);
-      step == 0 ? wgmma_q_k<false>(score, a, b) : wgmma_q_k<true>(score, a, b);
+      if (step == 0) {
+        wgmma_q_k<false>(score, a, b);
+      } else {
+        wgmma_q_k<true>(score, a, b);
+      }
     }
     wgmma_commit();
   }
@@ -863,7 +868,7 @@ struct MathWarpgroup {
   template <bool kFirst, bool kMasked, int kCount>
   __device__ __forceinline__ void score_to_probability(float (&score)[kCount], int block) {
     const int key = block * kTileN + first_column();
-    if (kMasked) hide_masked(score, first_position, key, seqlen_k);
+    if constexpr (kMasked) hide_masked(score, first_position, key, seqlen_k);
     softmax.template update<kFirst>(score, arguments.softmax_scale_log2);
   }
 
@@ -906,8 +911,8 @@ struct MathWarpgroup {
   __device__ __forceinline__ void attend(const Tile& tile, const KeyBlocks& blocks) {
     int block = blocks.end - 1;
     barrier_wait(shared.k_full[k.stage], k.parity);
-    // Where all keys that this warpgroup sees lie in the block's first half, as on the diagonal for the upper rows, half a
-    // product does. Decided for each tile: an offset that is no multiple of the tile moves the diagonal.
+    // Where all keys that this warpgroup sees lie in the first half of the block, as on the diagonal for the upper ones,
+    // half a product does. Decided for each tile: an offset that is no multiple of the tile moves the diagonal.
     const int last_row = tile.row + (warpgroup + 1) * kRowsPerWarpgroup - 1;
     const int last_position = last_row + tile.keys.length - tile.queries.length;
     if (min(end_of_visible_keys(last_position), tile.keys.length) <= block * kTileN + kTileN / 2) {
@@ -959,7 +964,7 @@ struct MathWarpgroup {
       for (int panel = 0; panel < kVHeadDim / 64; ++panel) {
         store_clipped(out_map, shared.q[warpgroup][panel], panel * 64, tile.head, first_row_of_slice, tile.queries);
       }
-      tma_store_wait_read();
+      tma_store_commit_and_wait_read();
       barrier_arrive(shared.q_empty[warpgroup]);
     }
   }

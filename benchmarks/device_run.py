@@ -145,7 +145,8 @@ def run_stage(name: str, out: Path, *, left_s: float) -> Outcome:
             options += ["--report-api-errors", "no"]
         command = [checker, *options, *command]
         environment["PYTORCH_NO_CUDA_MEMORY_CACHING"] = "1"
-    shown = " ".join(command).replace(sys.executable, "python")
+    shown = " ".join(Path(word).name if Path(word).is_absolute() else word for word in command)
+    shown = shown.replace(Path(sys.executable).name, "python")
     if left_s < 5:
         return Outcome(name, shown, "not run: out of time", 0.0, "")
     log = out / "log.txt"

@@ -15,18 +15,21 @@ from mlagen.spec.hugging_face import spec_text_from_config
 
 @click.command("init", cls=Verb)
 @click.argument("config", metavar="CONFIG_JSON", type=click.Path(path_type=Path))
+@click.option("--name", metavar="NAME", help="Name of the spec, by default the model's own.")
 @json_option
 @debug_option
-def command(*, config: Path, as_json: bool) -> None:
+def command(*, config: Path, name: str | None, as_json: bool) -> None:
     """Turn a model's config.json (Hugging Face) into a commented spec, on standard output.
 
     What a spec cannot say yet (a sparse index, a position factor, decode) stands there as a comment
-    and is also printed as a warning.
+    and is also printed as a warning. Models of one family may have one name, and with it one folder
+    under generated/: give one of them another.
 
       mlagen init DeepSeek-V3/config.json > deepseek.yaml
+      mlagen init V2-Lite/config.json --name deepseek-v2-lite > lite.yaml
       mlagen build deepseek.yaml
     """
-    text, warnings = spec_text_from_config(_read(config), source=str(config))
+    text, warnings = spec_text_from_config(_read(config), name=name, source=str(config))
     if as_json:
         print_json({"spec": text, "warnings": list(warnings)})
     else:

@@ -150,6 +150,13 @@ def test_init_writes_a_spec_that_build_accepts(
     assert document["warnings"]
 
 
+def test_init_takes_a_name(mlagen: Command, tmp_path: Path) -> None:
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(CONFIG), encoding="utf-8")
+    for written, made in (("my-model", "my-model"), ("My Model", "my-model")):
+        assert parse_spec(mlagen("init", path, "--name", written).out).name == made
+
+
 @pytest.mark.parametrize(
     "text",
     [None, "{", "[]", "\udcff", '{"model_type": "llama"}'],

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from mlagen.arch import Arch
     from mlagen.dtypes import DType
     from mlagen.spec.model import KernelSpec
@@ -44,6 +46,12 @@ class Region:
     def size_bytes(self) -> int:
         """Bytes of the whole region."""
         return math.prod(self.shape) * self.element_bytes
+
+
+def occupied_bytes(regions: Sequence[Region]) -> int:
+    """Shared memory that a map of regions takes, up to a multiple of its alignment."""
+    end = max(region.offset_bytes + region.size_bytes for region in regions)
+    return -(-end // SHARED_MEMORY_ALIGNMENT) * SHARED_MEMORY_ALIGNMENT
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,8 +209,7 @@ class KernelPlan:
     @property
     def shared_memory_bytes(self) -> int:
         """Dynamic shared memory of a block: the map, up to a multiple of its alignment."""
-        used = max(region.offset_bytes + region.size_bytes for region in self.regions)
-        return -(-used // SHARED_MEMORY_ALIGNMENT) * SHARED_MEMORY_ALIGNMENT
+        return occupied_bytes(self.regions)
 
     def map(self, name: str) -> TensorMapPlan:
         """The tensor map of that name."""

@@ -1,0 +1,263 @@
+"""The state that machine and units share: simulation, CTA, warp, path, actor, operation. No behaviour beyond bookkeeping.
+
+A unit (`memory`, `barrier`, `tma`, `wgmma`, `tcgen05`) decodes an instruction once, before anything runs, into a
+`Handler`; the machine calls it for one path of one warp at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from mlagen.sim.barrier import BarrierFile
+    from mlagen.sim.memory import GlobalMemory, SharedMemory
+    from mlagen.sim.order import Order
+    from mlagen.sim.ptx import Function, Instruction, Operand
+    from mlagen.sim.report import Findings, Site
+    from mlagen.sim.tcgen05 import TensorMemory
+
+LANES = 32
+WARPS_OF_WARPGROUP = 4
+
+
+class Waitable:
+    """Something that a path can wait for: a barrier, a group counter, a pool. Whoever changes it calls `wake`."""
+
+    __slots__ = ("waiters",)
+
+    def __init__(self) -> None:
+        """Nobody waits."""
+        self.waiters: list[Path] = []
+
+    def wake(self) -> None:
+        """Let everybody who waits look again: their instructions are executed once more."""
+        for path in self.waiters:
+            path.waiting_on = None
+        self.waiters.clear()
+
+    def describe(self, path: Path) -> str:
+        """What a path waits for here, for a deadlock's report: `k_full[1] parity 0, phase 2, 1 arrival missing`."""
+        raise NotImplementedError
+
+
+class Actor:
+    """Who accesses memory: a warp between two releases, or one asynchronous operation.
+
+    Attributes:
+        event: Number of this epoch or operation; a bit of the sets below. Assigned by `Order`.
+        ordered: Events that happened before what this actor does now, a bitset. Its own event is among them.
+        async_visible: Those whose generic writes the async proxy may rely on; a subset of `ordered`.
+        tensor_ordered: Those ordered for accesses of tensor memory; a subset of `ordered`.
+        site: Where it acts, for reports.
+    """
+
+    __slots__ = ("async_visible", "event", "ordered", "site", "tensor_ordered")
+
+    def __init__(self) -> None:
+        """An actor that knows nothing; `Order` registers it."""
+        self.event = -1
+        self.ordered = 0
+        self.async_visible = 0
+        self.tensor_ordered = 0
+        self.site: Site | None = None
+
+
+class AsyncOperation(Actor):
+    """A copy or product between its issue and its completion. The schedule picks when `complete` is called, once.
+
+    Attributes:
+        name: For reports and traces: `tma load`, `wgmma`, ...
+        cta: Where it was issued.
+        after: An operation that completes first, as the hardware guarantees; None if there is no such order.
+        done: Set by the machine when it has completed.
+    """
+
+    __slots__ = ("after", "cta", "done", "name")
+
+    def __init__(self, name: str, cta: Cta, after: AsyncOperation | None = None) -> None:
+        """Make it; `Simulation.submit` hands it to the schedule."""
+        super().__init__()
+        self.name = name
+        self.cta = cta
+        self.after = after
+        self.done = False
+
+    def complete(self) -> None:
+        """Move the data, then signal."""
+        raise NotImplementedError
+
+
+class Path:
+    """Lanes of a warp that are at the same instruction.
+
+    Attributes:
+        warp: Whose lanes.
+        pc: Index of the next instruction in the function.
+        mask: A bit for every lane.
+        waiting_on: What it waits for; None if it can run.
+        pending: Whatever the instruction at `pc` keeps between two attempts; None before the first. The machine clears
+            it when the instruction has been executed.
+    """
+
+    __slots__ = ("_lanes", "_lanes_of", "mask", "pc", "pending", "waiting_on", "warp")
+
+    def __init__(self, warp: Warp, pc: int, mask: int) -> None:
+        """Start at `pc`."""
+        self.warp = warp
+        self.pc = pc
+        self.mask = mask
+        self.waiting_on: Waitable | None = None
+        self.pending: Any = None  # Any: its type is the instruction's own affair
+        self._lanes: tuple[int, ...] = ()
+        self._lanes_of = 0
+
+    @property
+    def lanes(self) -> tuple[int, ...]:
+        """The lanes of the mask, ascending."""
+        if self._lanes_of != self.mask:
+            self._lanes = tuple(lane for lane in range(LANES) if self.mask >> lane & 1)
+            self._lanes_of = self.mask
+        return self._lanes
+
+    @property
+    def first_lane(self) -> int:
+        """The lowest lane of the mask."""
+        return (self.mask & -self.mask).bit_length() - 1
+
+
+class Warp(Actor):
+    """32 threads of a CTA.
+
+    Attributes:
+        cta: Where it runs.
+        index: In the CTA; its threads are `32 * index` to `32 * index + 31`.
+        paths: Its live paths, ascending in `pc`; one while the warp is converged, none when all lanes have returned.
+        alive: Lanes that have not returned.
+        units: What a unit keeps for this warp (open copy groups, products in flight), under the unit's name.
+    """
+
+    __slots__ = ("alive", "cta", "first_thread", "index", "paths", "units")
+
+    def __init__(self, cta: Cta, index: int, alive: int) -> None:
+        """A warp at the first instruction."""
+        super().__init__()
+        self.cta = cta
+        self.index = index
+        self.first_thread = LANES * index
+        self.alive = alive
+        self.paths = [Path(self, 0, alive)]
+        self.units: dict[str, Any] = {}  # Any: each unit's own type
+
+
+class Cta:
+    """One CTA.
+
+    Attributes:
+        simulation: The run it belongs to.
+        cluster: All CTAs of its cluster, by rank; itself alone without clusters.
+        rank: `%cluster_ctarank`.
+        index: `%ctaid`, x first.
+        number: A running number in the grid, for reports.
+        registers: Per kind (`pred`, `b16`, `b32`, `b64`) an array `[register, thread]` of bool, uint16, uint32, uint64.
+        warps: In order.
+        shared: Its shared memory.
+        barriers: Its mbarriers and named barriers.
+        tensor_memory: On architectures that have it.
+        units: What a unit keeps for this CTA, under the unit's name.
+    """
+
+    def __init__(self, simulation: Simulation, index: tuple[int, int, int], number: int) -> None:
+        """An empty CTA, which the machine fills."""
+        self.simulation = simulation
+        self.index = index
+        self.number = number
+        self.cluster: list[Cta] = [self]
+        self.rank = 0
+        self.registers: dict[str, NDArray[Any]] = {}
+        self.warps: list[Warp] = []
+        self.shared: SharedMemory
+        self.barriers: BarrierFile
+        self.tensor_memory: TensorMemory | None = None
+        self.units: dict[str, Any] = {}  # Any: each unit's own type
+
+
+@dataclass
+class Simulation:
+    """What every unit can reach from a warp (`warp.cta.simulation`).
+
+    Attributes:
+        function: The kernel.
+        memory: Global memory.
+        order: Happens-before.
+        findings: Where to report.
+        strict: Whether rules are applied by the letter (`Checks.strict`); else those that practice breaks are notes.
+        target: `sm_90a`, `sm_100a`.
+        grid: CTAs in x, y, z.
+        block: Threads in x, y, z.
+        cluster_shape: CTAs of a cluster in x, y, z.
+        ctas: Those that are running.
+        operations: Submitted and not complete, in order of submission.
+        step: Instructions and completions so far; a stamp for reports.
+    """
+
+    function: Function
+    memory: GlobalMemory
+    order: Order
+    findings: Findings
+    strict: bool
+    target: str
+    grid: tuple[int, int, int]
+    block: tuple[int, int, int]
+    cluster_shape: tuple[int, int, int]
+    ctas: list[Cta] = field(default_factory=list)
+    operations: list[AsyncOperation] = field(default_factory=list)
+    step: int = 0
+
+    def submit(self, operation: AsyncOperation) -> None:
+        """Hand an operation to the schedule."""
+        self.operations.append(operation)
+
+
+# Executes an instruction for the lanes of a path. Returns None when it is executed, or what the path waits for: then
+# it is called again, with `path.pending` as it left it, after that has been woken.
+Handler = Callable[["Path"], "Waitable | None"]
+
+# Decodes an instruction before the run; raises UnsupportedPtxError for a form that it does not know.
+Decoder = Callable[["Instruction", "Binder"], Handler]
+
+# Values of an operand in the 32 lanes of a path's warp: an array of 32 (a view of registers where possible; only the
+# lanes of the path mean something), or a NumPy scalar if all lanes share it.
+Reader = Callable[["Path"], "NDArray[Any]"]
+
+# Writes values (32 of them, or one for all) into the lanes of a path.
+Writer = Callable[["Path", "NDArray[Any] | np.generic | int"], None]
+
+
+class Binder(Protocol):
+    """Turns operands into readers and writers; written by `lower`, used by every decoder.
+
+    Kinds name the type by which an operand is viewed: `u16 u32 u64 s32 s64 f32 f64 pred b128`.
+    """
+
+    def reader(self, operand: Operand, kind: str) -> Reader:
+        """Values of a register, immediate, special register or symbol's address."""
+
+    def writer(self, operand: Operand, kind: str) -> Writer:
+        """For a register; a sink's writer does nothing."""
+
+    def uniform(self, operand: Operand, kind: str) -> Callable[[Path], int]:
+        """The one value of an operand in the lanes of a path; reports `operand-not-uniform` if they differ."""
+
+    def address(self, operand: Operand) -> Reader:
+        """`[register+offset]`, `[symbol+offset]` or `[immediate]` as uint64 addresses in the operand's state space."""
+
+    def uniform_address(self, operand: Operand) -> Callable[[Path], int]:
+        """The one address of the lanes of a path."""
+
+    def rows(self, operand: Operand) -> tuple[int, ...]:
+        """Row numbers of a vector of 32-bit registers, for units that gather whole fragments."""

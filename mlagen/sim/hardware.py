@@ -1,4 +1,4 @@
-"""The state that machine and units share: simulation, CTA, warp, path, actor, operation. No behaviour beyond bookkeeping.
+"""The state that machine and units share: simulation, CTA, warp, path, actor, operation. No behaviour but bookkeeping.
 
 A unit (`memory`, `barrier`, `tma`, `wgmma`, `tcgen05`) decodes an instruction once, before anything runs, into a
 `Handler`; the machine calls it for one path of one warp at a time.
@@ -6,14 +6,17 @@ A unit (`memory`, `barrier`, `tma`, `wgmma`, `tcgen05`) decodes an instruction o
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
+import numpy as np
+
 if TYPE_CHECKING:
-    import numpy as np
     from numpy.typing import NDArray
 
+    from mlagen.launch_record import TensorMapSpec
     from mlagen.sim.barrier import BarrierFile
     from mlagen.sim.memory import GlobalMemory, SharedMemory
     from mlagen.sim.order import Order
@@ -23,6 +26,13 @@ if TYPE_CHECKING:
 
 LANES = 32
 WARPS_OF_WARPGROUP = 4
+ALL_LANES = (1 << LANES) - 1
+
+
+@functools.cache
+def lane_numbers(mask: int) -> NDArray[np.intp]:
+    """The lanes of a mask, ascending, as an index array; not to be written to."""
+    return np.array([lane for lane in range(LANES) if mask >> lane & 1], dtype=np.intp)
 
 
 class Waitable:
@@ -168,6 +178,7 @@ class Cta:
         shared: Its shared memory.
         barriers: Its mbarriers and named barriers.
         tensor_memory: On architectures that have it.
+        local: Local memory, `[thread, byte]`.
         units: What a unit keeps for this CTA, under the unit's name.
     """
 
@@ -183,6 +194,7 @@ class Cta:
         self.shared: SharedMemory
         self.barriers: BarrierFile
         self.tensor_memory: TensorMemory | None = None
+        self.local: NDArray[np.uint8] = np.zeros((0, 0), np.uint8)
         self.units: dict[str, Any] = {}  # Any: each unit's own type
 
 
@@ -201,8 +213,13 @@ class Simulation:
         block: Threads in x, y, z.
         cluster_shape: CTAs of a cluster in x, y, z.
         ctas: Those that are running.
+        dynamic_shared_base: Shared address of the first byte of dynamic shared memory.
+        parameters: The parameter space, which all threads share.
+        constants: The constant bank.
+        tensor_maps: Parameter address of a tensor map -> the tensor map.
         operations: Submitted and not complete, in order of submission.
         step: Instructions and completions so far; a stamp for reports.
+        units: What a unit keeps for the run, under the unit's name.
     """
 
     function: Function
@@ -214,9 +231,14 @@ class Simulation:
     grid: tuple[int, int, int]
     block: tuple[int, int, int]
     cluster_shape: tuple[int, int, int]
+    dynamic_shared_base: int = 1024
+    parameters: NDArray[np.uint8] = field(default_factory=lambda: np.zeros(0, np.uint8))
+    constants: NDArray[np.uint8] = field(default_factory=lambda: np.zeros(0, np.uint8))
+    tensor_maps: dict[int, TensorMapSpec] = field(default_factory=dict)
     ctas: list[Cta] = field(default_factory=list)
     operations: list[AsyncOperation] = field(default_factory=list)
     step: int = 0
+    units: dict[str, Any] = field(default_factory=dict)  # Any: each unit's own type
 
     def submit(self, operation: AsyncOperation) -> None:
         """Hand an operation to the schedule."""

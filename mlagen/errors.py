@@ -9,6 +9,9 @@
     ├── CacheError           a folder of kernels that cannot be read or written      exit status 3
     ├── MissingDependencyError  no GPU, no driver, no NVRTC, no torch                exit status 3
     │   └── DriverError      a CUDA driver call failed                               exit status 3
+    ├── SimulationError      the simulator cannot run what it was given              exit status 2
+    │   ├── UnsupportedPtxError  instructions that it does not know
+    │   └── ScheduleError    a schedule that it does not know, or a recording of another run
     ├── NoKernelError        no built variant matches the tensors                    exit status 2
     └── InputError           tensors or arguments given to `run`                     exit status 2
         ├── ShapeError
@@ -65,6 +68,18 @@ class MissingDependencyError(MlagenError):
 
 class DriverError(MissingDependencyError):
     """A CUDA driver call failed; the message names the call and the driver's own words."""
+
+
+class SimulationError(MlagenError):
+    """The simulator cannot run a kernel with these arguments."""
+
+
+class UnsupportedPtxError(SimulationError):
+    """PTX that the simulator does not know; the message names each instruction, its lines and how often it occurs."""
+
+
+class ScheduleError(SimulationError):
+    """A schedule that does not exist, or a recording that does not fit the run."""
 
 
 class NoKernelError(MlagenError):

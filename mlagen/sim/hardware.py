@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 LANES = 32
 WARPS_OF_WARPGROUP = 4
 ALL_LANES = (1 << LANES) - 1
+MOST_WARPS = 32
 
 
 @functools.cache
@@ -48,6 +49,7 @@ class Waitable:
         """Let everybody who waits look again: their instructions are executed once more."""
         for path in self.waiters:
             path.waiting_on = None
+            path.warp.cta.simulation.woken.append(path.warp)
         self.waiters.clear()
 
     def describe(self, path: Path) -> str:
@@ -64,9 +66,10 @@ class Actor:
         async_visible: Those whose generic writes the async proxy may rely on; a subset of `ordered`.
         tensor_ordered: Those ordered for accesses of tensor memory; a subset of `ordered`.
         site: Where it acts, for reports.
+        number: Tells it from others in a recorded schedule; operations count down from -1.
     """
 
-    __slots__ = ("async_visible", "event", "ordered", "site", "tensor_ordered")
+    __slots__ = ("async_visible", "event", "number", "ordered", "site", "tensor_ordered")
 
     def __init__(self) -> None:
         """An actor that knows nothing; `Order` registers it."""
@@ -75,6 +78,7 @@ class Actor:
         self.async_visible = 0
         self.tensor_ordered = 0
         self.site: Site | None = None
+        self.number = 0
 
 
 class AsyncOperation(Actor):
@@ -158,6 +162,7 @@ class Warp(Actor):
         super().__init__()
         self.cta = cta
         self.index = index
+        self.number = MOST_WARPS * cta.number + index
         self.first_thread = LANES * index
         self.alive = alive
         self.paths = [Path(self, 0, alive)]
@@ -218,6 +223,8 @@ class Simulation:
         constants: The constant bank.
         tensor_maps: Parameter address of a tensor map -> the tensor map.
         operations: Submitted and not complete, in order of submission.
+        submitted: Operations so far.
+        woken: Warps that can run again since the machine last looked.
         step: Instructions and completions so far; a stamp for reports.
         units: What a unit keeps for the run, under the unit's name.
     """
@@ -237,11 +244,15 @@ class Simulation:
     tensor_maps: dict[int, TensorMapSpec] = field(default_factory=dict)
     ctas: list[Cta] = field(default_factory=list)
     operations: list[AsyncOperation] = field(default_factory=list)
+    submitted: int = 0
+    woken: list[Warp] = field(default_factory=list)
     step: int = 0
     units: dict[str, Any] = field(default_factory=dict)  # Any: each unit's own type
 
     def submit(self, operation: AsyncOperation) -> None:
         """Hand an operation to the schedule."""
+        self.submitted += 1
+        operation.number = -self.submitted
         self.operations.append(operation)
 
 

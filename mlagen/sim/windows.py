@@ -15,29 +15,21 @@ if TYPE_CHECKING:
 # The first KiB of shared memory is the system's: an address of 0 is a bug, as on hardware.
 SHARED_BASE = 1024
 
-_SPACE_SHIFT = 56
+WINDOW_SHIFT = 56
 GLOBAL_WINDOW = 0
-SHARED_WINDOW = 1 << _SPACE_SHIFT
-LOCAL_WINDOW = 2 << _SPACE_SHIFT
-PARAM_WINDOW = 3 << _SPACE_SHIFT
-CONST_WINDOW = 4 << _SPACE_SHIFT
+SHARED_WINDOW = 1 << WINDOW_SHIFT
+LOCAL_WINDOW = 2 << WINDOW_SHIFT
+PARAM_WINDOW = 3 << WINDOW_SHIFT
+CONST_WINDOW = 4 << WINDOW_SHIFT
 
 SPACES = ("global", "shared", "local", "param", "const")
-WINDOWS = dict(
-    zip(
-        SPACES,
-        (GLOBAL_WINDOW, SHARED_WINDOW, LOCAL_WINDOW, PARAM_WINDOW, CONST_WINDOW),
-        strict=True,
-    )
-)
-
-OFFSET_MASK = (1 << _SPACE_SHIFT) - 1
+OFFSET_MASK = (1 << WINDOW_SHIFT) - 1
 RANK_SHIFT = 24
 
 
 def space_of(address: int) -> str | None:
     """State space of a generic address; None if no window holds it."""
-    number = address >> _SPACE_SHIFT
+    number = address >> WINDOW_SHIFT
     return SPACES[number] if number < len(SPACES) else None
 
 

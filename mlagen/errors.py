@@ -12,6 +12,8 @@
     ├── SimulationError      the simulator cannot run what it was given              exit status 2
     │   ├── UnsupportedPtxError  instructions that it does not know
     │   └── ScheduleError    a schedule that it does not know, or a recording of another run
+    ├── PtxError             PTX text that the simulator cannot read                 exit status 2
+    ├── UnsupportedPtxError  PTX that the simulator cannot execute                   exit status 2
     ├── NoKernelError        no built variant matches the tensors                    exit status 2
     └── InputError           tensors or arguments given to `run`                     exit status 2
         ├── ShapeError
@@ -80,6 +82,18 @@ class UnsupportedPtxError(SimulationError):
 
 class ScheduleError(SimulationError):
     """A schedule that does not exist, or a recording that does not fit the run."""
+
+
+class PtxError(MlagenError):
+    """PTX text does not follow the grammar; the message begins with its line."""
+
+
+class UnsupportedPtxError(MlagenError):
+    """An instruction, or a form of one, that the simulator does not know.
+
+    A decoder raises it with what it does not know (`modifier .foo`); lowering collects all of a kernel's and raises one
+    that lists every opcode with its first line and how often it occurs.
+    """
 
 
 class NoKernelError(MlagenError):

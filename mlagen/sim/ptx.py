@@ -183,3 +183,12 @@ class Module:
     target: str
     functions: dict[str, Function] = field(default_factory=dict)
     variables: dict[str, Variable] = field(default_factory=dict)
+
+
+def parse(text: str) -> Module:
+    """Read a PTX file.
+
+    Raises:
+        PtxError: The text does not follow the grammar.
+    """
+    raise NotImplementedError

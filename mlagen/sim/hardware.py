@@ -116,9 +116,20 @@ class Path:
         waiting_on: What it waits for; None if it can run.
         pending: Whatever the instruction at `pc` keeps between two attempts; None before the first. The machine clears
             it when the instruction has been executed.
+        polled: What a strong load has looked at since the path last did anything else that others notice: a loop that
+            comes back to it waits until somebody writes there.
     """
 
-    __slots__ = ("_lanes", "_lanes_of", "mask", "pc", "pending", "waiting_on", "warp")
+    __slots__ = (
+        "_lanes",
+        "_lanes_of",
+        "mask",
+        "pc",
+        "pending",
+        "polled",
+        "waiting_on",
+        "warp",
+    )
 
     def __init__(self, warp: Warp, pc: int, mask: int) -> None:
         """Start at `pc`."""
@@ -127,6 +138,7 @@ class Path:
         self.mask = mask
         self.waiting_on: Waitable | None = None
         self.pending: Any = None  # Any: its type is the instruction's own affair
+        self.polled: Waitable | None = None
         self._lanes: tuple[int, ...] = ()
         self._lanes_of = 0
 
@@ -152,10 +164,25 @@ class Warp(Actor):
         index: In the CTA; its threads are `32 * index` to `32 * index + 31`.
         paths: Its live paths, ascending in `pc`; one while the warp is converged, none when all lanes have returned.
         alive: Lanes that have not returned.
+        ready: Whether a path can run; kept by the machine.
+        rows_dirty: 32-bit rows that ordinary code has written, a bitset that the machine adds to; `wgmma.fence` clears it.
+        rows_pending: Rows that a product in flight will write: the machine reports whoever reads or writes them.
+        rows_lent: Rows that a product in flight still reads: the machine reports whoever writes them.
         units: What a unit keeps for this warp (open copy groups, products in flight), under the unit's name.
     """
 
-    __slots__ = ("alive", "cta", "first_thread", "index", "paths", "units")
+    __slots__ = (
+        "alive",
+        "cta",
+        "first_thread",
+        "index",
+        "paths",
+        "ready",
+        "rows_dirty",
+        "rows_lent",
+        "rows_pending",
+        "units",
+    )
 
     def __init__(self, cta: Cta, index: int, alive: int) -> None:
         """A warp at the first instruction."""
@@ -165,6 +192,10 @@ class Warp(Actor):
         self.number = MOST_WARPS * cta.number + index
         self.first_thread = LANES * index
         self.alive = alive
+        self.ready = True
+        self.rows_dirty = 0
+        self.rows_pending = 0
+        self.rows_lent = 0
         self.paths = [Path(self, 0, alive)]
         self.units: dict[str, Any] = {}  # Any: each unit's own type
 

@@ -1,4 +1,4 @@
-"""PTX text to a typed module."""
+"""What a PTX file says, as typed values; `parser.parse` makes them."""
 
 from __future__ import annotations
 
@@ -25,10 +25,17 @@ class Register:
 
 @dataclass(frozen=True, slots=True)
 class Immediate:
-    """A literal: an integer (negative ones as such), or the bits of a float written as `0f...` or `0d...`."""
+    """A literal.
+
+    Attributes:
+        value: An integer (negative ones as such), or the bits of a float.
+        is_float: Whether it was written as a float: `0f3F800000`, `0d3FF0000000000000`, `1.0`.
+        is_double: Whether these are 64 bits: `0d...` and `1.0`.
+    """
 
     value: int
     is_float: bool = False
+    is_double: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,6 +162,8 @@ class Function:
         max_threads: `.maxntid`, None if not given.
         min_ctas: `.minnctapersm`, None if not given.
         cluster: `.reqnctapercluster`, None if not given.
+        max_registers: `.maxnreg`, None if not given.
+        results: Return parameters of a `.func`.
     """
 
     name: str
@@ -166,6 +175,8 @@ class Function:
     max_threads: int | None = None
     min_ctas: int | None = None
     cluster: tuple[int, int, int] | None = None
+    max_registers: int | None = None
+    results: tuple[Variable, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,12 +194,3 @@ class Module:
     target: str
     functions: dict[str, Function] = field(default_factory=dict)
     variables: dict[str, Variable] = field(default_factory=dict)
-
-
-def parse(text: str) -> Module:
-    """Read a PTX file.
-
-    Raises:
-        PtxError: The text does not follow the grammar.
-    """
-    raise NotImplementedError

@@ -1,0 +1,150 @@
+"""The arithmetic of `tcgen05.mma`: operands gathered, multiplied in float32, added to D in tensor memory."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+
+from mlagen.sim.hardware import AsyncOperation
+from mlagen.sim.tcgen05_layout import TENSOR_LANES
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from mlagen.sim.hardware import Cta
+    from mlagen.sim.tcgen05_descriptor import InstructionDescriptor
+    from mlagen.sim.tcgen05_layout import Block
+    from mlagen.sim.tensor_memory import Index
+
+_LOW_HALF = np.uint32(0xFFFF)
+_LEAST_S32, _MOST_S32 = -(1 << 31), (1 << 31) - 1
+
+
+class Tile(Protocol):
+    """An operand, wherever it lies."""
+
+    def read(self) -> NDArray[Any]:
+        """`[rows, k]` values as they are now: float32, or integers for kind i8."""
+
+
+@dataclass(frozen=True, slots=True)
+class Accumulator:
+    """D: where it lies and what happens to its old values.
+
+    Attributes:
+        blocks: Its parts.
+        lane: Lane of the address: 0, or 16 for M = 64.
+        column: Column of the address.
+        is_added: Whether the old D is added (`enable-input-d`).
+        scale: Exponent s of the factor 2^-s of the old D (`scale-input-d`).
+        kept_lanes: Lanes that are left alone (`disable-output-lane`), a bitset over both CTAs.
+    """
+
+    blocks: tuple[Block, ...]
+    lane: int
+    column: int
+    is_added: bool
+    scale: int
+    kept_lanes: int
+
+    def written(self, block: Block) -> tuple[Index, Index]:
+        """The rows of a block that are written, counted from its first, and their lanes."""
+        lanes = block.lanes + self.lane
+        kept = self.kept_lanes >> (TENSOR_LANES * block.cta)
+        if not kept:
+            first, last = int(lanes[0]), int(lanes[-1])
+            if last - first + 1 == len(lanes):
+                return slice(None), slice(first, last + 1)
+            return slice(None), lanes
+        rows = [row for row, lane in enumerate(lanes.tolist()) if not kept >> lane & 1]
+        return np.array(rows, np.intp), lanes[rows]
+
+
+class MatrixProduct(AsyncOperation):
+    """One `tcgen05.mma` between its issue and its completion.
+
+    Attributes:
+        tensor_ctas: The CTA, or the pair.
+        descriptor: Shape and types.
+        a: One tile per block of D.
+        b: One tile per CTA; a pair's are the halves of B.
+        accumulator: D.
+    """
+
+    __slots__ = ("a", "accumulator", "b", "descriptor", "tensor_ctas")
+
+    def __init__(
+        self,
+        ctas: tuple[Cta, ...],
+        descriptor: InstructionDescriptor,
+        accumulator: Accumulator,
+        a: tuple[Tile, ...],
+        b: tuple[Tile, ...],
+    ) -> None:
+        """An operation that nobody has issued yet."""
+        super().__init__("tcgen05.mma", ctas[0])
+        self.tensor_ctas = ctas
+        self.descriptor = descriptor
+        self.accumulator = accumulator
+        self.a = a
+        self.b = b
+
+    def complete(self) -> None:
+        """Multiply and write D."""
+        descriptor = self.descriptor
+        b = np.concatenate([tile.read() for tile in self.b])
+        negative = descriptor.negate_a != descriptor.negate_b
+        # Every operand is read before D is written: D may lie over A.
+        products = [
+            multiply(tile.read(), b[block.columns_of(descriptor.n)])
+            for tile, block in zip(self.a, self.accumulator.blocks, strict=True)
+        ]
+        for block, product in zip(self.accumulator.blocks, products, strict=True):
+            self._add(block, -product if negative else product)
+
+    def _add(self, block: Block, product: NDArray[Any]) -> None:
+        """Write a block of D."""
+        memory = self.tensor_ctas[block.cta].tensor_memory
+        assert memory is not None
+        accumulator = self.accumulator
+        rows, lanes = accumulator.written(block)
+        columns = slice(accumulator.column, accumulator.column + product.shape[1])
+        result = product[rows]
+        if accumulator.is_added:
+            old = decode_accumulator(memory.words[lanes, columns], self.descriptor.d_type)
+            result = result + (old * 2.0**-accumulator.scale if accumulator.scale else old)
+        words = encode_accumulator(
+            result, self.descriptor.d_type, saturate=self.descriptor.saturate
+        )
+        memory.store(lanes, columns, words)
+
+
+def multiply(a: NDArray[Any], b: NDArray[Any]) -> NDArray[Any]:
+    """`a @ b.T`, in float32, or exactly for integers."""
+    if a.dtype == np.float32:
+        return a @ b.T
+    # float64 holds every sum of 32 products of bytes exactly, and NumPy multiplies it faster than integers.
+    product: NDArray[Any] = (a.astype(np.float64) @ b.T.astype(np.float64)).astype(np.int64)
+    return product
+
+
+def decode_accumulator(words: NDArray[np.uint32], d_type: str) -> NDArray[Any]:
+    """Values of cells of D; one of 16 bits lies in the low half (PTX ISA 9.7.16.10.4.1)."""
+    if d_type == "f32":
+        return np.ascontiguousarray(words).view(np.float32)
+    if d_type == "f16":
+        return words.astype(np.uint16).view(np.float16).astype(np.float32)
+    return words.astype(np.int32).astype(np.int64)
+
+
+def encode_accumulator(values: NDArray[Any], d_type: str, *, saturate: bool) -> NDArray[np.uint32]:
+    """Cells of D."""
+    if d_type == "f32":
+        return np.ascontiguousarray(values, np.float32).view(np.uint32)
+    if d_type == "f16":
+        return values.astype(np.float16).view(np.uint16).astype(np.uint32)
+    if saturate:
+        values = values.clip(_LEAST_S32, _MOST_S32)
+    return values.astype(np.int32).view(np.uint32)

@@ -210,7 +210,13 @@ class Part:
 
 
 def read_lanes(
-    path: Path, space: str | None, addresses: NDArray[np.int64], size: int, site: Site
+    path: Path,
+    space: str | None,
+    addresses: NDArray[np.int64],
+    size: int,
+    site: Site,
+    *,
+    is_strong: bool = False,
 ) -> NDArray[np.uint8]:
     """What the lanes of a path read: `[n, size]` bytes; poison where they may not.
 
@@ -220,16 +226,20 @@ def read_lanes(
         addresses: As the instruction has them.
         size: Bytes a lane.
         site: For findings.
+        is_strong: Whether the access takes part in synchronisation.
     """
-    cta = path.warp.cta
+    warp = path.warp
+    cta = warp.cta
+    memory = cta.simulation.memory
     if space == "global":
-        return cta.simulation.memory.read(addresses, size, path.warp, site)
+        return memory.read(addresses, size, warp, site, is_strong=is_strong)
     result = np.full((len(addresses), size), POISON, dtype=np.uint8)
     for part in split_by_space(path, space, addresses, site):
         if part.space == "shared":
-            found = part.owner.shared.read(part.addresses, size, path.warp, site)
+            shared = part.owner.shared
+            found = shared.read(part.addresses, size, warp, site, is_strong=is_strong)
         elif part.space == "global":
-            found = cta.simulation.memory.read(part.addresses, size, path.warp, site)
+            found = memory.read(part.addresses, size, warp, site, is_strong=is_strong)
         else:
             bank, offsets = _bank(path, part)
             if not _inside(path, part, size, site):
@@ -245,22 +255,27 @@ def write_lanes(
     addresses: NDArray[np.int64],
     data: NDArray[np.uint8],
     site: Site,
+    *,
+    is_strong: bool = False,
 ) -> None:
     """Write `[n, size]` bytes, one row a lane of the path."""
-    cta = path.warp.cta
+    warp = path.warp
+    cta = warp.cta
+    memory = cta.simulation.memory
     if space == "global":
-        cta.simulation.memory.write(addresses, data, path.warp, site)
+        memory.write(addresses, data, warp, site, is_strong=is_strong)
         return
     for part in split_by_space(path, space, addresses, site):
+        mine = data[part.lanes]
         if part.space == "shared":
-            part.owner.shared.write(part.addresses, data[part.lanes], path.warp, site)
+            part.owner.shared.write(part.addresses, mine, warp, site, is_strong=is_strong)
         elif part.space == "global":
-            cta.simulation.memory.write(part.addresses, data[part.lanes], path.warp, site)
+            memory.write(part.addresses, mine, warp, site, is_strong=is_strong)
         elif part.space != "local":
             cta.simulation.findings.add("read-only", f"a write to {part.space} memory", site)
         elif _inside(path, part, data.shape[1], site):
             bank, offsets = _bank(path, part)
-            scatter(bank, offsets, data[part.lanes])
+            scatter(bank, offsets, mine)
 
 
 def split_by_space(

@@ -14,8 +14,9 @@ from mlagen.sim.shared_memory import POISON, cells_of, gather, scatter
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from mlagen.sim.hardware import Simulation, Warp
+    from mlagen.sim.hardware import AsyncOperation, Simulation, Warp
     from mlagen.sim.report import Site
+    from mlagen.sim.shared_memory import Update
 
 CELL_BYTES = 4
 _CELL_SHIFT = 2
@@ -94,6 +95,7 @@ class GlobalMemory:
         self.buffers: list[Buffer] = []  # ascending in address
         self._starts: list[int] = []
         self._host_ranges: list[tuple[int, int, int]] = []  # first, end, buffer's number
+        self._variables: dict[str, int] = {}
         self._owners: list[
             Any
         ] = []  # keeps the caller's arrays alive; Any: whatever owns their memory
@@ -137,6 +139,14 @@ class GlobalMemory:
         """Map `size` bytes of zeros, and say where."""
         return self._append(np.zeros(size, dtype=np.uint8), name, read_only=False).address
 
+    def place(self, name: str, size: int, contents: bytes) -> int:
+        """Map a module's variable, with its first contents; the same one again in a later launch."""
+        if name not in self._variables:
+            self._variables[name] = self.reserve(size, name)
+            buffer = self.buffers[-1]
+            buffer.bytes[: len(contents)] = np.frombuffer(contents, dtype=np.uint8)
+        return self._variables[name]
+
     def locate(self, address: int, size: int) -> tuple[Buffer, int] | None:
         """The buffer that holds a range, and the offset in it; None if none holds all of it."""
         number = bisect.bisect_right(self._starts, address) - 1
@@ -170,41 +180,85 @@ class GlobalMemory:
         return f"{text}, which belongs to no buffer"
 
     def read(
-        self, addresses: NDArray[np.int64], size: int, warp: Warp, site: Site
+        self,
+        addresses: NDArray[np.int64],
+        size: int,
+        actor: Warp | AsyncOperation,
+        site: Site,
+        *,
+        alignment: int | None = None,
+        is_strong: bool = False,
     ) -> NDArray[np.uint8]:
         """What lanes read: `[n, size]` bytes; poison in the lanes that may not.
 
         Args:
             addresses: One a lane.
-            size: Bytes a lane, a power of two.
-            warp: Who reads.
+            size: Bytes a lane.
+            actor: Who reads.
             site: Where.
+            alignment: Of the addresses, `size` if not given; a power of two.
+            is_strong: Whether the access takes part in synchronisation, so that it races with ordinary ones only.
         """
-        simulation = warp.cta.simulation
+        simulation = actor.cta.simulation
+        order = simulation.order
         result = np.full((len(addresses), size), POISON, dtype=np.uint8)
-        for buffer, lanes in self._by_buffer(addresses, size, site, simulation):
+        for buffer, lanes in self._by_buffer(addresses, size, alignment or size, site, simulation):
             offsets = addresses[lanes] - buffer.address
-            if buffer.shadow is not None and simulation.order.enabled:
-                simulation.order.read(buffer.shadow, cells_of(offsets, size), warp, site)
+            shadow = buffer.shadow
+            if shadow is not None and order.enabled:
+                if is_strong:
+                    order.strong(shadow, cells_of(offsets, size), actor, site, writes=False)
+                else:
+                    order.read(shadow, cells_of(offsets, size), actor, site)
             result[lanes] = gather(buffer.bytes, offsets, size)
         return result
 
     def write(
-        self, addresses: NDArray[np.int64], data: NDArray[np.uint8], warp: Warp, site: Site
+        self,
+        addresses: NDArray[np.int64],
+        data: NDArray[np.uint8],
+        actor: Warp | AsyncOperation,
+        site: Site,
+        *,
+        is_strong: bool = False,
     ) -> None:
         """What lanes write: `[n, size]` bytes; nothing in the lanes that may not."""
-        simulation = warp.cta.simulation
+        simulation = actor.cta.simulation
+        order = simulation.order
         size = data.shape[1]
-        for buffer, lanes in self._by_buffer(addresses, size, site, simulation):
+        for buffer, lanes in self._by_buffer(addresses, size, size, site, simulation):
             if not self.check_writable(buffer, simulation, site):
                 continue
             offsets = addresses[lanes] - buffer.address
             mine = data[lanes]
-            if buffer.shadow is not None and simulation.order.enabled:
-                same = bool((gather(buffer.bytes, offsets, size) == mine).all())
+            if buffer.shadow is not None and order.enabled:
                 cells = cells_of(offsets, size)
-                simulation.order.write(buffer.shadow, cells, warp, site, same=same)
+                if is_strong:
+                    order.strong(buffer.shadow, cells, actor, site, writes=True)
+                else:
+                    same = bool((gather(buffer.bytes, offsets, size) == mine).all())
+                    order.write(buffer.shadow, cells, actor, site, same=same)
             scatter(buffer.bytes, offsets, mine)
+
+    def update(
+        self,
+        addresses: NDArray[np.int64],
+        size: int,
+        actor: Warp | AsyncOperation,
+        site: Site,
+        apply: Update,
+    ) -> None:
+        """Read, change and write what lanes address, one lane after the other; not in the lanes that may not."""
+        simulation = actor.cta.simulation
+        numbers = np.arange(len(addresses))
+        for buffer, lanes in self._by_buffer(addresses, size, size, site, simulation):
+            if not self.check_writable(buffer, simulation, site):
+                continue
+            offsets = addresses[lanes] - buffer.address
+            if buffer.shadow is not None and simulation.order.enabled:
+                cells = cells_of(offsets, size)
+                simulation.order.strong(buffer.shadow, cells, actor, site, writes=True)
+            apply(buffer.bytes, offsets, numbers[lanes])
 
     def check_writable(self, buffer: Buffer, simulation: Simulation, site: Site | None) -> bool:
         """Whether a buffer may be written; False after reporting."""
@@ -216,14 +270,19 @@ class GlobalMemory:
         return False
 
     def _by_buffer(
-        self, addresses: NDArray[np.int64], size: int, site: Site, simulation: Simulation
+        self,
+        addresses: NDArray[np.int64],
+        size: int,
+        alignment: int,
+        site: Site,
+        simulation: Simulation,
     ) -> list[tuple[Buffer, slice | NDArray[np.bool_]]]:
         """The lanes of each buffer; reports those that hit none or are not aligned."""
-        if size > 1 and int(np.bitwise_or.reduce(addresses)) & (size - 1):
-            wrong = int(addresses[(addresses & (size - 1)) != 0][0])
+        if alignment > 1 and int(np.bitwise_or.reduce(addresses)) & (alignment - 1):
+            wrong = int(addresses[(addresses & (alignment - 1)) != 0][0])
             simulation.findings.add(
                 "misaligned",
-                f"{size} bytes at {self.describe(wrong)}: not a multiple of {size}",
+                f"{size} bytes at {self.describe(wrong)}: not a multiple of {alignment}",
                 site,
             )
             return []

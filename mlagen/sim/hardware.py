@@ -57,6 +57,22 @@ class Waitable:
         raise NotImplementedError
 
 
+class Watched(Waitable):
+    """Something whose changes are counted: a place in memory that loops poll."""
+
+    __slots__ = ("version",)
+
+    def __init__(self) -> None:
+        """Unchanged so far."""
+        super().__init__()
+        self.version = 0
+
+    def change(self) -> None:
+        """It has another value now."""
+        self.version += 1
+        self.wake()
+
+
 class Actor:
     """Who accesses memory: a warp between two releases, or one asynchronous operation.
 
@@ -116,8 +132,8 @@ class Path:
         waiting_on: What it waits for; None if it can run.
         pending: Whatever the instruction at `pc` keeps between two attempts; None before the first. The machine clears
             it when the instruction has been executed.
-        polled: What a strong load has looked at since the path last did anything else that others notice: a loop that
-            comes back to it waits until somebody writes there.
+        polled: What a strong load has just looked at, and its version then: a loop that comes back to it waits until
+            somebody writes there. None if the path's last visible instruction was another.
     """
 
     __slots__ = (
@@ -138,7 +154,7 @@ class Path:
         self.mask = mask
         self.waiting_on: Waitable | None = None
         self.pending: Any = None  # Any: its type is the instruction's own affair
-        self.polled: Waitable | None = None
+        self.polled: tuple[Watched, int] | None = None
         self._lanes: tuple[int, ...] = ()
         self._lanes_of = 0
 
@@ -165,7 +181,7 @@ class Warp(Actor):
         paths: Its live paths, ascending in `pc`; one while the warp is converged, none when all lanes have returned.
         alive: Lanes that have not returned.
         ready: Whether a path can run; kept by the machine.
-        rows_dirty: 32-bit rows that ordinary code has written, a bitset that the machine adds to; `wgmma.fence` clears it.
+        rows_dirty: 32-bit rows that ordinary code has written (a bitset); `wgmma.fence` clears them.
         rows_pending: Rows that a product in flight will write: the machine reports whoever reads or writes them.
         rows_lent: Rows that a product in flight still reads: the machine reports whoever writes them.
         units: What a unit keeps for this warp (open copy groups, products in flight), under the unit's name.
@@ -214,6 +230,7 @@ class Cta:
         shared: Its shared memory.
         barriers: Its mbarriers and named barriers.
         tensor_memory: On architectures that have it.
+        has_ended: Whether all its threads have returned.
         local: Local memory, `[thread, byte]`.
         units: What a unit keeps for this CTA, under the unit's name.
     """
@@ -230,6 +247,7 @@ class Cta:
         self.shared: SharedMemory
         self.barriers: BarrierFile
         self.tensor_memory: TensorMemory | None = None
+        self.has_ended = False
         self.local: NDArray[np.uint8] = np.zeros((0, 0), np.uint8)
         self.units: dict[str, Any] = {}  # Any: each unit's own type
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from mlagen.sim import atomics, cp_async, load_store, matrix_move, register_pool, strong
 from mlagen.sim.global_memory import Buffer, GlobalMemory
 from mlagen.sim.shared_memory import POISON, SharedMemory
 from mlagen.sim.windows import (
@@ -37,5 +38,12 @@ __all__ = [
     "locate_shared",
 ]
 
-DECODERS: dict[str, Decoder] = {}
-ALIGNED: frozenset[str] = frozenset()
+DECODERS: dict[str, Decoder] = {
+    **load_store.DECODERS,
+    **matrix_move.DECODERS,
+    **atomics.DECODERS,
+    **strong.DECODERS,
+    **cp_async.DECODERS,
+    **register_pool.DECODERS,
+}
+ALIGNED = matrix_move.ALIGNED | register_pool.ALIGNED

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -12,7 +13,7 @@ from mlagen.sim.windows import SHARED_BASE
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from mlagen.sim.hardware import Cta, Warp
+    from mlagen.sim.hardware import Actor, Cta
     from mlagen.sim.report import Site
 
 CELL_BYTES = 4
@@ -20,6 +21,9 @@ _CELL_SHIFT = 2
 
 # What memory holds before anybody writes it, and while an asynchronous write is on its way: a NaN in every float type.
 POISON = 0xFF
+
+# Changes memory at offsets, for the numbered lanes of an access in turn.
+Update = Callable[["NDArray[np.uint8]", "NDArray[np.int64]", "NDArray[np.intp]"], None]
 
 
 def gather(memory: NDArray[np.uint8], offsets: NDArray[np.int64], size: int) -> NDArray[np.uint8]:
@@ -44,10 +48,10 @@ def scatter(memory: NDArray[np.uint8], offsets: NDArray[np.int64], data: NDArray
 def cells_of(
     offsets: NDArray[np.int64], size: int, shift: int = _CELL_SHIFT
 ) -> NDArray[np.int64] | slice:
-    """Cells of `2**shift` bytes that lanes touch with aligned accesses of a power of two; may repeat."""
+    """Cells of `2**shift` bytes that lanes touch with aligned accesses; may repeat."""
     cells = offsets >> shift
     if size > 1 << shift:
-        cells = (cells[:, None] + np.arange(size >> shift)).ravel()
+        cells = (cells[:, None] + np.arange(-(-size >> shift))).ravel()
     if len(cells) == 1:
         return slice(int(cells[0]), int(cells[0]) + 1)
     return cells
@@ -119,46 +123,74 @@ class SharedMemory:
         self.initialised[cells] = True
 
     def read(
-        self, addresses: NDArray[np.int64], size: int, warp: Warp, site: Site
+        self,
+        addresses: NDArray[np.int64],
+        size: int,
+        actor: Actor,
+        site: Site,
+        *,
+        is_strong: bool = False,
     ) -> NDArray[np.uint8]:
         """What lanes read: `[n, size]` bytes; poison where they may not.
 
         Args:
             addresses: `shared::cta` addresses, one a lane.
             size: Bytes a lane, a power of two up to 32.
-            warp: Who reads; of this CTA or another of its cluster.
+            actor: Who reads; of this CTA or another of its cluster.
             site: Where.
+            is_strong: Whether the access takes part in synchronisation, so that it races with ordinary ones only.
         """
-        if not self._check(addresses, size, site):
+        if not self.check_lanes(addresses, size, site):
             return np.full((len(addresses), size), POISON, dtype=np.uint8)
         cells = cells_of(addresses, size)
-        if not self.initialised[cells].all():
-            self._report_first(
-                "uninitialised", "nothing has been written", cells, ~self.initialised, site
-            )
-        self._check_in_flight(cells, site)
-        simulation = self.cta.simulation
-        if simulation.order.enabled:
-            simulation.order.read(self.shadow, cells, warp, site)
+        self._check_readable(cells, site)
+        order = self.cta.simulation.order
+        if order.enabled:
+            if is_strong:
+                order.strong(self.shadow, cells, actor, site, writes=False)
+            else:
+                order.read(self.shadow, cells, actor, site)
         return gather(self.bytes, addresses, size)
 
     def write(
-        self, addresses: NDArray[np.int64], data: NDArray[np.uint8], warp: Warp, site: Site
+        self,
+        addresses: NDArray[np.int64],
+        data: NDArray[np.uint8],
+        actor: Actor,
+        site: Site,
+        *,
+        is_strong: bool = False,
     ) -> None:
         """What lanes write: `[n, size]` bytes; nothing if one of them may not."""
         size = data.shape[1]
-        if not self._check(addresses, size, site):
+        if not self.check_lanes(addresses, size, site):
             return
         cells = cells_of(addresses, size)
-        self._check_in_flight(cells, site)
-        simulation = self.cta.simulation
-        if simulation.order.enabled:
-            same = bool((gather(self.bytes, addresses, size) == data).all())
-            simulation.order.write(self.shadow, cells, warp, site, same=same)
+        self.report_in_flight(cells, site)
+        order = self.cta.simulation.order
+        if order.enabled:
+            if is_strong:
+                order.strong(self.shadow, cells, actor, site, writes=True)
+            else:
+                same = bool((gather(self.bytes, addresses, size) == data).all())
+                order.write(self.shadow, cells, actor, site, same=same)
         self.initialised[cells] = True
         scatter(self.bytes, addresses, data)
 
-    def _check(self, addresses: NDArray[np.int64], size: int, site: Site) -> bool:
+    def update(
+        self, addresses: NDArray[np.int64], size: int, actor: Actor, site: Site, apply: Update
+    ) -> None:
+        """Read, change and write what lanes address, one lane after the other; nothing if one of them may not."""
+        if not self.check_lanes(addresses, size, site):
+            return
+        cells = cells_of(addresses, size)
+        self._check_readable(cells, site)
+        order = self.cta.simulation.order
+        if order.enabled:
+            order.strong(self.shadow, cells, actor, site, writes=True)
+        apply(self.bytes, addresses, np.arange(len(addresses)))
+
+    def check_lanes(self, addresses: NDArray[np.int64], size: int, site: Site) -> bool:
         """Bounds, alignment and barriers of lanes; False after reporting."""
         first, last = int(addresses.min()), int(addresses.max())
         if not (self.check_range(first, size, site) and self.check_range(last, size, site)):
@@ -179,7 +211,15 @@ class SharedMemory:
                     break
         return True
 
-    def _check_in_flight(self, cells: NDArray[np.int64] | slice, site: Site) -> None:
+    def _check_readable(self, cells: NDArray[np.int64] | slice, site: Site) -> None:
+        """Report a read of bytes that nobody has written, or that are about to change."""
+        if not self.initialised[cells].all():
+            self._report_first(
+                "uninitialised", "nothing has been written", cells, ~self.initialised, site
+            )
+        self.report_in_flight(cells, site)
+
+    def report_in_flight(self, cells: NDArray[np.int64] | slice, site: Site) -> None:
         """Report an access to bytes that an asynchronous write is about to change."""
         if self.in_flight[cells].any():
             self._report_first(

@@ -1,0 +1,59 @@
+"""The report of a deadlock: who waits where, and for what."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from mlagen.sim.hardware import ALL_LANES
+from mlagen.sim.program import Visible
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from mlagen.sim.hardware import Path, Warp
+    from mlagen.sim.program import Program
+
+
+def describe_deadlock(warps: Iterable[Warp], program: Program) -> str:
+    """One line a path of every warp that has not ended, with equal lines of neighbouring warps joined."""
+    lines: list[tuple[int, int, int, str]] = []  # CTA, first warp, last warp, text
+    for warp in warps:
+        for path in warp.paths:
+            text = _describe_path(path, program)
+            if lines:
+                cta, first, last, before = lines[-1]
+                if (cta, last + 1, before) == (warp.cta.number, warp.index, text):
+                    lines[-1] = (cta, first, warp.index, text)
+                    continue
+            lines.append((warp.cta.number, warp.index, warp.index, text))
+    if not lines:
+        return "nobody can move"
+    shown = [
+        f"  cta {cta}, {f'warp {first}' if first == last else f'warps {first}-{last}'}{text}"
+        for cta, first, last, text in lines
+    ]
+    return "\n".join(["nobody can move, and nothing is in flight:", *shown])
+
+
+def _describe_path(path: Path, program: Program) -> str:
+    """Role, lanes, line and what it waits for."""
+    warp = path.warp
+    role = warp.cta.simulation.findings.role(warp.index)
+    lanes = "" if path.mask == ALL_LANES else f", lanes {path.mask:#x}"
+    step = program.steps[path.pc]
+    where = f"PTX line {program.lines[path.pc]}" if path.pc < len(program.lines) else "the end"
+    what = ""
+    if isinstance(step, Visible):
+        source = step.instruction.source_line
+        where = f"line {source}" if source is not None else where
+        what = f" {step.instruction.opcode}"
+    if path.waiting_on is not None:
+        waits = f"waits for {path.waiting_on.describe(path)}"
+    else:
+        missing = warp.alive & ~path.mask
+        waits = f"waits for lanes {missing:#x} of its warp to come here"
+    return (
+        f" ({role}){lanes}, at {where}{what}: {waits}"
+        if role
+        else f"{lanes}, at {where}{what}: {waits}"
+    )

@@ -1,0 +1,438 @@
+"""The machine: runs a program's steps in the warps of all resident CTAs, as a schedule decides.
+
+A warp is a list of paths (`paths`). Register-only segments run for all warps of a warpgroup that are at the same one,
+as nobody can notice; everything else runs warp by warp.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from mlagen.sim.deadlock import describe_deadlock
+from mlagen.sim.hardware import ALL_LANES, WARPS_OF_WARPGROUP, Warp
+from mlagen.sim.paths import held_before_segment, next_path, split
+from mlagen.sim.program import Branch, Exit, IndexedBranch, Segment, Visible
+from mlagen.sim.schedule import Eager, Lazy
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from mlagen.sim.hardware import AsyncOperation, Cta, Path, Simulation
+    from mlagen.sim.program import Program, Touched
+    from mlagen.sim.schedule import Choice, Schedule
+    from mlagen.sim.trace import Recorder
+
+# Steps that one warpgroup takes in a row before the next one's turn, in lockstep schedules.
+_TURN = 32
+# How often those who poll memory may look again although nobody has done anything else.
+_MOST_FRUITLESS_POLLS = 1000
+
+
+class Warpgroup:
+    """Four neighbouring warps, which run their segments together.
+
+    Attributes:
+        warps: In order.
+        queued: Whether it is in the machine's queue.
+    """
+
+    __slots__ = ("queued", "warps")
+
+    def __init__(self, warps: list[Warp]) -> None:
+        """Not queued yet."""
+        self.warps = warps
+        self.queued = False
+
+
+class Machine:
+    """One run: `start` adds CTAs, `run` lets everything go until all have ended or nobody can move."""
+
+    def __init__(
+        self,
+        program: Program,
+        simulation: Simulation,
+        recorder: Recorder,
+        *,
+        most_steps: int,
+        on_end: Callable[[Cta], list[Cta]],
+    ) -> None:
+        """A machine without CTAs.
+
+        Args:
+            program: The kernel.
+            simulation: What the units see.
+            recorder: Where to count.
+            most_steps: Give up after this many steps of the program, with the finding `step-budget`.
+            on_end: Called when all warps of a CTA have ended; returns CTAs that start then.
+        """
+        self._program = program
+        self._simulation = simulation
+        self._recorder = recorder
+        self._steps = program.steps
+        self._steps_left = most_steps
+        self._on_end = on_end
+        self._groups: dict[Warp, Warpgroup] = {}
+        self._queue: deque[Warpgroup] = deque()
+        self._live: dict[Cta, int] = {}
+        self._released: set[Path] = set()
+        self._fruitless_polls = 0
+        self._failed = False
+        instructions = program.function.instructions
+        self._tracks_rows = any(one.opcode.startswith("wgmma") for one in instructions)
+
+    def start(self, ctas: list[Cta]) -> None:
+        """Let the warps of CTAs run."""
+        for cta in ctas:
+            self._live[cta] = len(cta.warps)
+            for first in range(0, len(cta.warps), WARPS_OF_WARPGROUP):
+                group = Warpgroup(cta.warps[first : first + WARPS_OF_WARPGROUP])
+                self._groups.update(dict.fromkeys(group.warps, group))
+                self._enqueue(group)
+
+    def run(self, schedule: Schedule) -> None:
+        """Run until every CTA has ended, nobody can move, or the budget is spent."""
+        if isinstance(schedule, Eager | Lazy):
+            self._run_in_lockstep(is_eager=isinstance(schedule, Eager))
+        else:
+            self._run_as_chosen(schedule.start())
+
+    def _run_in_lockstep(self, *, is_eager: bool) -> None:
+        """Warpgroups take turns; operations complete at once, or when no warp can run."""
+        queue, operations = self._queue, self._simulation.operations
+        while not self._failed:
+            while queue and not self._failed:
+                group = queue.popleft()
+                group.queued = False
+                for _ in range(_TURN):
+                    ready = [warp for warp in group.warps if warp.ready]
+                    if not ready or self._failed:
+                        break
+                    self._step(min(ready, key=_lowest_pc))
+                    while is_eager and operations:
+                        self._complete(operations[0])
+                    self._wake()
+                else:
+                    self._enqueue(group)
+            if operations:
+                self._complete(operations[0])
+                self._wake()
+            elif not self._live or not self._look_again():
+                return
+
+    def _run_as_chosen(self, choice: Choice) -> None:
+        """The schedule is asked before every step."""
+        while not self._failed:
+            warps = [warp for warp in self._groups if warp.ready]
+            operations = [
+                one for one in self._simulation.operations if one.after is None or one.after.done
+            ]
+            if warps or operations:
+                chosen = choice.pick(warps, operations)
+                if isinstance(chosen, Warp):
+                    self._step(chosen)
+                else:
+                    self._complete(chosen)
+                self._wake()
+            elif not self._live or not self._look_again():
+                return
+
+    def _enqueue(self, group: Warpgroup) -> None:
+        """Give a warpgroup a turn."""
+        if not group.queued:
+            group.queued = True
+            self._queue.append(group)
+
+    def _wake(self) -> None:
+        """Let those run again who have been woken since the last step."""
+        woken = self._simulation.woken
+        for warp in woken:
+            if warp.paths:
+                warp.ready = True
+                self._enqueue(self._groups[warp])
+        woken.clear()
+
+    def _look_again(self) -> bool:
+        """Nobody can run: let somebody go whom only caution holds up; else report a deadlock.
+
+        Returns:
+            Whether somebody can run now.
+        """
+        for warp in self._groups:
+            path = held_before_segment(warp, self._steps)
+            if path is not None and path not in self._released:
+                self._released.add(path)
+                self._simulation.woken.append(warp)
+                self._wake()
+                return True
+        polled = [
+            path.waiting_on
+            for warp in self._groups
+            for path in warp.paths
+            if path.waiting_on is not None and path.polled is not None
+        ]
+        self._fruitless_polls += 1
+        if polled and self._fruitless_polls <= _MOST_FRUITLESS_POLLS:
+            for place in polled:
+                place.wake()
+            self._wake()
+            return True
+        text = describe_deadlock(self._groups, self._program)
+        self._simulation.findings.add("deadlock", text)
+        self._failed = True
+        return False
+
+    def _complete(self, operation: AsyncOperation) -> None:
+        """An operation's step."""
+        simulation = self._simulation
+        simulation.step += 1
+        self._recorder.chosen(operation)
+        simulation.operations.remove(operation)
+        operation.complete()
+        operation.done = True
+        self._fruitless_polls = 0
+        self._recorder.completed(operation)
+
+    def _step(self, warp: Warp) -> None:
+        """A warp's step: up to one visible instruction, which it executes or waits at."""
+        self._recorder.chosen(warp)
+        path = next_path(warp, self._steps, self._released)
+        steps, covered = self._steps, self._recorder.covered
+        while path is not None:
+            self._steps_left -= 1
+            if self._steps_left < 0:
+                self._give_up(path)
+                return
+            step = steps[path.pc]
+            covered[path.pc] = 1
+            if isinstance(step, Segment):
+                self._run_segment(step, path)
+            elif isinstance(step, Visible):
+                if self._execute(step, path):
+                    break
+            elif isinstance(step, Branch):
+                self._branch(step, path)
+            elif isinstance(step, Exit):
+                if self._exit(step, path):
+                    return
+            elif isinstance(step, IndexedBranch):
+                self._branch_by_index(step, path)
+            else:
+                path.pc += 1
+            if path.waiting_on is not None or not path.mask or len(warp.paths) > 1:
+                path = next_path(warp, steps, self._released)
+        warp.ready = next_path(warp, steps, self._released) is not None
+        if not warp.ready and all(path.waiting_on is None for path in warp.paths):
+            self._report_diverged(warp)
+
+    def _run_segment(self, segment: Segment, path: Path) -> None:
+        """Run a segment for a path, and for neighbours that are there as well."""
+        warp = path.warp
+        if path.mask != ALL_LANES:
+            self._released.discard(path)
+            if self._tracks_rows:
+                self._touch(warp, path, segment.touched)
+            segment.run_path(path)
+            path.pc = segment.end
+            self._recorder.instructions += segment.end - segment.start
+            return
+        warps = self._groups[warp].warps
+        first = warp.index % WARPS_OF_WARPGROUP
+        end = first + 1
+        while first > 0 and _is_at(warps[first - 1], segment.start):
+            first -= 1
+        while end < len(warps) and _is_at(warps[end], segment.start):
+            end += 1
+        together = warps[first:end]
+        for one in together:
+            if self._tracks_rows:
+                self._touch(one, one.paths[0], segment.touched)
+            one.paths[0].pc = segment.end
+        segment.run(warp.cta, together[0].index, together[-1].index + 1)
+        self._recorder.instructions += (segment.end - segment.start) * len(together)
+
+    def _execute(self, step: Visible, path: Path) -> bool:
+        """Execute a visible instruction; False if its guard lets no lane do so."""
+        if step.guard is not None:
+            lanes = step.guard.lanes(path)
+            if lanes == 0:
+                path.pc += 1
+                return False
+            if lanes != path.mask:
+                if step.aligned:
+                    self._simulation.findings.add(
+                        "diverged-aligned",
+                        f"{step.instruction.opcode} is executed by lanes {lanes:#x} of {path.mask:#x}:"
+                        " its guard must be the same in all lanes",
+                        self._simulation.findings.site(path, step.instruction),
+                    )
+                split(path, path.mask & ~lanes, path.pc + 1)
+                if step.aligned:
+                    path.pc += 1
+                    return False
+        simulation, recorder = self._simulation, self._recorder
+        if self._tracks_rows and not step.instruction.opcode.startswith("wgmma"):
+            self._touch(path.warp, path, step.touched)
+        simulation.step += 1
+        recorder.visible += 1
+        path.polled = None
+        submitted = simulation.submitted
+        waitable = step.handler(path)
+        if simulation.submitted != submitted and recorder.events is not None:
+            for operation in simulation.operations[submitted - simulation.submitted :]:
+                recorder.issued(operation, path, step.instruction)
+        if waitable is not None:
+            path.waiting_on = waitable
+            waitable.waiters.append(path)
+            recorder.executed(path, step.instruction, "wait")
+            return True
+        recorder.instructions += 1
+        recorder.executed(path, step.instruction, "run")
+        if path.polled is None:
+            self._fruitless_polls = 0
+        path.pending = None
+        path.pc += 1
+        return True
+
+    def _branch(self, step: Branch, path: Path) -> None:
+        """Send lanes to a branch's target; a loop that polls memory waits for a write there."""
+        self._recorder.instructions += 1
+        lanes = path.mask if step.guard is None else step.guard.lanes(path)
+        if lanes == 0:
+            path.pc += 1
+            return
+        going = path
+        if lanes != path.mask:
+            if step.uniform:
+                self._simulation.findings.add(
+                    "diverged-uniform",
+                    f"bra.uni: lanes {lanes:#x} of {path.mask:#x} jump, the others do not",
+                    self._simulation.findings.site(path, step.instruction),
+                )
+            going = split(path, lanes, step.target)
+            going.polled = path.polled
+            path.pc += 1
+        is_backward = step.target <= step.instruction.index
+        going.pc = step.target
+        if is_backward and going.polled is not None:
+            place, version = going.polled
+            if place.version == version:
+                going.waiting_on = place
+                place.waiters.append(going)
+            else:
+                going.polled = None
+
+    def _branch_by_index(self, step: IndexedBranch, path: Path) -> None:
+        """Send every lane to the target of its index."""
+        self._recorder.instructions += 1
+        lanes = path.mask if step.guard is None else step.guard.lanes(path)
+        indices = np.broadcast_to(step.index(path), 32)
+        targets: dict[int, int] = {}
+        for lane in path.lanes:
+            if lanes >> lane & 1:
+                index = int(indices[lane])
+                if index >= len(step.targets):
+                    self._simulation.findings.add(
+                        "out-of-bounds",
+                        f"brx.idx: index {index} of {len(step.targets)} targets",
+                        self._simulation.findings.site(path, step.instruction),
+                    )
+                    index = 0
+                targets[step.targets[index]] = targets.get(step.targets[index], 0) | 1 << lane
+            else:
+                targets[path.pc + 1] = targets.get(path.pc + 1, 0) | 1 << lane
+        first, *others = targets.items()
+        for target, some in others:
+            split(path, some, target)
+        path.pc = first[0]
+
+    def _exit(self, step: Exit, path: Path) -> bool:
+        """End lanes; True if they were the warp's last."""
+        warp = path.warp
+        self._recorder.instructions += 1
+        lanes = path.mask if step.guard is None else step.guard.lanes(path)
+        if lanes and step.is_trap:
+            site = self._simulation.findings.site(path, step.instruction)
+            self._simulation.findings.add("trap", "the kernel has executed trap", site)
+            self._failed = True
+        path.mask &= ~lanes
+        path.pc += 1
+        warp.alive &= ~lanes
+        if path.mask:
+            return False
+        warp.paths.remove(path)
+        if warp.paths:
+            return False
+        self._end(warp)
+        return True
+
+    def _end(self, warp: Warp) -> None:
+        """A warp has ended, and perhaps its CTA."""
+        cta = warp.cta
+        warp.ready = False
+        del self._groups[warp]
+        self._live[cta] -= 1
+        if self._live[cta] == 0:
+            del self._live[cta]
+            self.start(self._on_end(cta))
+
+    def _touch(self, warp: Warp, path: Path, touched: Touched) -> None:
+        """Keep account of registers that products in flight must not share."""
+        warp.rows_dirty |= touched.writes
+        if not (warp.rows_pending or warp.rows_lent):
+            return
+        wrong = (
+            touched.reads | touched.writes
+        ) & warp.rows_pending | touched.writes & warp.rows_lent
+        if wrong:
+            instruction = self._program.first_touching(path.pc, wrong)
+            self._simulation.findings.add(
+                "wgmma-reg",
+                f"{instruction.text}: touches registers of a wgmma in flight; wgmma.wait_group comes first",
+                self._simulation.findings.site(path, instruction),
+            )
+
+    def _report_diverged(self, warp: Warp) -> None:
+        """All paths of a warp are at collective instructions, not together."""
+        findings = self._simulation.findings
+        places = []
+        for path in warp.paths:
+            step = self._steps[path.pc]
+            assert isinstance(step, Visible)
+            places.append(
+                f"lanes {path.mask:#x} at {step.instruction.opcode} (line {step.instruction.line})"
+            )
+        step = self._steps[warp.paths[0].pc]
+        assert isinstance(step, Visible)
+        findings.add(
+            "diverged-aligned",
+            "all live lanes must execute it together; " + ", ".join(places),
+            findings.site(warp.paths[0], step.instruction),
+        )
+
+    def _give_up(self, path: Path) -> None:
+        """The budget is spent."""
+        instructions = self._program.function.instructions
+        instruction = instructions[min(path.pc, len(instructions) - 1)]
+        self._simulation.findings.add(
+            "step-budget",
+            "the kernel has not ended after as many steps as it was given; a loop does not end",
+            self._simulation.findings.site(path, instruction),
+        )
+        self._failed = True
+
+
+def _lowest_pc(warp: Warp) -> int:
+    """Where a warp is."""
+    return min(path.pc for path in warp.paths) if len(warp.paths) > 1 else warp.paths[0].pc
+
+
+def _is_at(warp: Warp, pc: int) -> bool:
+    """Whether all lanes of a warp are at a pc and free to go on."""
+    paths = warp.paths
+    if len(paths) != 1:
+        return False
+    path = paths[0]
+    return path.pc == pc and path.mask == ALL_LANES and path.waiting_on is None

@@ -1,0 +1,87 @@
+"""Divergence and reconvergence: which path of a warp goes next."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from mlagen.sim.hardware import Path
+from mlagen.sim.program import Segment, Visible
+
+if TYPE_CHECKING:
+    from collections.abc import Container, Sequence
+
+    from mlagen.sim.hardware import Warp
+    from mlagen.sim.program import Step
+
+
+def next_path(
+    warp: Warp, steps: Sequence[Step | None], released: Container[Path] = ()
+) -> Path | None:
+    """The path with the lowest pc that can go on; None if none can.
+
+    Paths at the same pc merge. Where lanes work together, at an `.aligned` instruction or a segment with `shfl` and
+    the like, a path waits for the warp's other live lanes. For the latter it stops waiting when all others are held up
+    as well: its member mask may name just these lanes.
+
+    Args:
+        warp: Whose paths.
+        steps: The program.
+        released: Paths that need not wait before a segment any longer.
+    """
+    paths = warp.paths
+    if len(paths) == 1:
+        path = paths[0]
+        return path if path.waiting_on is None else None
+    _merge(paths)
+    if len(paths) == 1:
+        return paths[0] if paths[0].waiting_on is None else None
+    may_go: Path | None = None
+    somebody_waits = False
+    for path in paths:
+        if path.waiting_on is not None:
+            somebody_waits = True
+            continue
+        step = steps[path.pc]
+        if isinstance(step, Visible) and step.aligned:
+            continue
+        if isinstance(step, Segment) and step.crosses_lanes and path not in released:
+            may_go = may_go or path
+            continue
+        return path
+    return None if somebody_waits else may_go
+
+
+def held_before_segment(warp: Warp, steps: Sequence[Step | None]) -> Path | None:
+    """The lowest path that only waits for other lanes to join it before a segment."""
+    for path in warp.paths:
+        step = steps[path.pc]
+        if path.waiting_on is None and isinstance(step, Segment) and step.crosses_lanes:
+            return path
+    return None
+
+
+def split(path: Path, lanes: int, pc: int) -> Path:
+    """Send some lanes of a path to another pc, as a path of their own."""
+    other = Path(path.warp, pc, lanes)
+    path.mask &= ~lanes
+    path.warp.paths.append(other)
+    return other
+
+
+def _merge(paths: list[Path]) -> None:
+    """Order paths by pc, and join those that are at the same one and have not begun its instruction."""
+    paths.sort(key=lambda path: path.pc)
+    last = 0
+    for path in paths[1:]:
+        before = paths[last]
+        if (
+            path.pc == before.pc
+            and path.waiting_on is None is before.waiting_on
+            and path.pending is None is before.pending
+        ):
+            before.mask |= path.mask
+            before.polled = None
+        else:
+            last += 1
+            paths[last] = path
+    del paths[last + 1 :]

@@ -1,0 +1,221 @@
+"""Strong accesses: `ld.acquire`, `st.release`, `volatile` and `relaxed` ones, `fence` and `membar`, for `atom` as well.
+
+Every place that somebody accesses strongly keeps what its writers knew. The rules, after PTX ISA 8.8 and 8.9:
+
+- a release store or atomic leaves all that its warp knows at the place; a relaxed one leaves what the warp knew at its
+  last `fence`;
+- an atomic carries on what it finds there (a release sequence); a plain strong store does not;
+- an acquire load or atomic takes what it finds; a relaxed one takes it at the warp's next `fence`.
+
+Scopes: `.cta` carries knowledge within a CTA only; `.cluster`, `.gpu` and `.sys` are one scope here. Knowledge is that
+of warps: a lane is taken to know what other lanes of its warp do.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from mlagen.errors import UnsupportedPtxError
+from mlagen.sim.access import read_lanes, split_by_space, write_lanes
+from mlagen.sim.hardware import Watched
+from mlagen.sim.order import Knowledge
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from mlagen.sim.access import AccessForm, Part
+    from mlagen.sim.hardware import Binder, Decoder, Handler, Path, Simulation, Warp
+    from mlagen.sim.ptx import Instruction
+    from mlagen.sim.report import Site
+
+UNIT = "strong"
+_NOTHING = Knowledge(0, 0, 0)
+
+
+class Place(Watched):
+    """Where strong accesses meet: an address in global memory or in one CTA's shared memory.
+
+    Attributes:
+        name: For reports.
+        wide: What writers at a scope beyond the CTA have left.
+        narrow: What those of each CTA have left at any scope.
+    """
+
+    __slots__ = ("name", "narrow", "wide")
+
+    def __init__(self, name: str) -> None:
+        """Nothing is left there yet."""
+        super().__init__()
+        self.name = name
+        self.wide = _NOTHING
+        self.narrow: dict[int, Knowledge] = {}
+
+    def leave(self, cta: int, knowledge: Knowledge, *, wide: Knowledge, carries_on: bool) -> None:
+        """A write.
+
+        Args:
+            cta: Number of the writer's CTA.
+            knowledge: For readers of this CTA.
+            wide: For readers of others.
+            carries_on: Whether earlier writers' knowledge stays.
+        """
+        if not carries_on:
+            self.wide = _NOTHING
+            self.narrow = {}
+        self.wide = self.wide | wide
+        self.narrow[cta] = self.narrow.get(cta, _NOTHING) | knowledge
+
+    def found(self, cta: int, *, is_wide: bool) -> Knowledge:
+        """What a reader of a CTA finds."""
+        own = self.narrow.get(cta, _NOTHING)
+        return own | self.wide if is_wide else own
+
+    def describe(self, path: Path) -> str:
+        """Which place."""
+        return f"a write to {self.name}"
+
+
+@dataclass(slots=True)
+class Fences:
+    """What a warp's fences connect.
+
+    Attributes:
+        released: What it knew at its last fence, for readers of its own CTA.
+        released_wide: The same at its last fence beyond `.cta`, for readers of others.
+        seen: What relaxed loads have found since the last fence.
+    """
+
+    released: Knowledge = field(default_factory=lambda: _NOTHING)
+    released_wide: Knowledge = field(default_factory=lambda: _NOTHING)
+    seen: Knowledge = field(default_factory=lambda: _NOTHING)
+
+
+def _fences(warp: Warp) -> Fences:
+    """What a warp's fences connect."""
+    fences = warp.units.get(UNIT)
+    if fences is None:
+        fences = warp.units[UNIT] = Fences()
+    assert isinstance(fences, Fences)
+    return fences
+
+
+def place_at(simulation: Simulation, part: Part, address: int) -> Place:
+    """The place at an address of a part's space."""
+    places: dict[tuple[int, int], Place] = simulation.units.setdefault(UNIT, {})
+    owner = part.owner.number if part.space == "shared" else -1
+    place = places.get((owner, address))
+    if place is None:
+        shown = (
+            f"shared address {address:#x} of cta {owner}"
+            if part.space == "shared"
+            else simulation.memory.describe(address)
+        )
+        place = places[owner, address] = Place(shown)
+    return place
+
+
+def note_read(path: Path, places: list[Place], form: AccessForm) -> None:
+    """The order that a strong read makes."""
+    warp = path.warp
+    is_wide = form.scope != "cta"
+    knowledge = _NOTHING
+    for place in places:
+        knowledge = knowledge | place.found(warp.cta.number, is_wide=is_wide)
+    if form.semantics in {"acquire", "acq_rel"}:
+        warp.cta.simulation.order.acquire(warp, knowledge)
+    else:
+        fences = _fences(warp)
+        fences.seen = fences.seen | knowledge
+
+
+def note_write(
+    path: Path, places: list[Place], form: AccessForm, *, is_atomic: bool, changed: bool
+) -> None:
+    """The order that a strong write makes; wakes those who poll the places, if there is something new."""
+    warp = path.warp
+    if form.semantics in {"release", "acq_rel"}:
+        knowledge = wide = warp.cta.simulation.order.publish(warp)
+    else:
+        fences = _fences(warp)
+        knowledge, wide = fences.released, fences.released_wide
+    if form.scope == "cta":
+        wide = _NOTHING
+    for place in places:
+        place.leave(warp.cta.number, knowledge, wide=wide, carries_on=is_atomic)
+        if changed:
+            place.change()
+
+
+def places_of(
+    path: Path, space: str | None, addresses: NDArray[np.int64], site: Site
+) -> list[Place]:
+    """The places that lanes address, each once; local and other spaces that only one thread has hold none."""
+    simulation = path.warp.cta.simulation
+    return [
+        place_at(simulation, part, address)
+        for part in split_by_space(path, space, addresses, site)
+        if part.space in {"global", "shared"}
+        for address in sorted(set(part.addresses.tolist()))
+    ]
+
+
+def strong_read(
+    path: Path, form: AccessForm, addresses: NDArray[np.int64], site: Site
+) -> NDArray[np.uint8]:
+    """A strong load by lanes: `[n, size]` bytes."""
+    places = places_of(path, form.space, addresses, site)
+    note_read(path, places, form)
+    if places:
+        path.polled = places[0], places[0].version
+    return read_lanes(path, form.space, addresses, form.size, site, is_strong=True)
+
+
+def strong_write(
+    path: Path, form: AccessForm, addresses: NDArray[np.int64], data: NDArray[np.uint8], site: Site
+) -> None:
+    """A strong store by lanes."""
+    write_lanes(path, form.space, addresses, data, site, is_strong=True)
+    note_write(
+        path, places_of(path, form.space, addresses, site), form, is_atomic=False, changed=True
+    )
+
+
+def decode_fence(instruction: Instruction, bind: Binder) -> Handler:
+    """`fence` and `membar`: later relaxed writes release, earlier relaxed reads acquire (PTX ISA 9.7.13.4)."""
+    match instruction.parts:
+        case (
+            (
+                "fence",
+                "acq_rel" | "sc" | "release" | "acquire",
+                ("cta" | "cluster" | "gpu" | "sys") as scope,
+            )
+            | ("fence", ("cta" | "cluster" | "gpu" | "sys") as scope)
+            | ("membar", ("cta" | "gl" | "sys") as scope)
+        ):
+            pass
+        case ("fence", "release" | "acquire", restriction, "cluster") if restriction.startswith(
+            "sync_restrict::"
+        ):
+            scope = "cluster"
+        case _:
+            raise UnsupportedPtxError(instruction.opcode)
+    releases, acquires = "acquire" not in instruction.parts, "release" not in instruction.parts
+
+    def fence(path: Path) -> None:
+        warp = path.warp
+        order = warp.cta.simulation.order
+        fences = _fences(warp)
+        if acquires:
+            order.acquire(warp, fences.seen)
+            fences.seen = _NOTHING
+        if releases:
+            fences.released = order.publish(warp)
+            if scope != "cta":
+                fences.released_wide = fences.released
+
+    return fence
+
+
+DECODERS: dict[str, Decoder] = {"fence": decode_fence, "membar": decode_fence}

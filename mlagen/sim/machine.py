@@ -9,11 +9,15 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from mlagen.sim.deadlock import describe_deadlock
 from mlagen.sim.hardware import ALL_LANES, WARPS_OF_WARPGROUP, Warp
-from mlagen.sim.paths import held_before_segment, next_path, split
+from mlagen.sim.paths import (
+    held_before_segment,
+    next_path,
+    split,
+    take_branch,
+    take_indexed_branch,
+)
 from mlagen.sim.program import Branch, Exit, IndexedBranch, Segment, Visible
 from mlagen.sim.schedule import Eager, Lazy
 
@@ -197,9 +201,10 @@ class Machine:
 
     def _step(self, warp: Warp) -> None:
         """A warp's step: up to one visible instruction, which it executes or waits at."""
-        self._recorder.chosen(warp)
-        path = next_path(warp, self._steps, self._released)
-        steps, covered = self._steps, self._recorder.covered
+        steps, recorder = self._steps, self._recorder
+        covered = recorder.covered
+        recorder.chosen(warp)
+        path = next_path(warp, steps, self._released)
         while path is not None:
             self._steps_left -= 1
             if self._steps_left < 0:
@@ -213,12 +218,14 @@ class Machine:
                 if self._execute(step, path):
                     break
             elif isinstance(step, Branch):
-                self._branch(step, path)
+                recorder.instructions += 1
+                take_branch(step, path)
             elif isinstance(step, Exit):
                 if self._exit(step, path):
                     return
             elif isinstance(step, IndexedBranch):
-                self._branch_by_index(step, path)
+                recorder.instructions += 1
+                take_indexed_branch(step, path)
             else:
                 path.pc += 1
             if path.waiting_on is not None or not path.mask or len(warp.paths) > 1:
@@ -295,58 +302,6 @@ class Machine:
         path.pending = None
         path.pc += 1
         return True
-
-    def _branch(self, step: Branch, path: Path) -> None:
-        """Send lanes to a branch's target; a loop that polls memory waits for a write there."""
-        self._recorder.instructions += 1
-        lanes = path.mask if step.guard is None else step.guard.lanes(path)
-        if lanes == 0:
-            path.pc += 1
-            return
-        going = path
-        if lanes != path.mask:
-            if step.uniform:
-                self._simulation.findings.add(
-                    "diverged-uniform",
-                    f"bra.uni: lanes {lanes:#x} of {path.mask:#x} jump, the others do not",
-                    self._simulation.findings.site(path, step.instruction),
-                )
-            going = split(path, lanes, step.target)
-            going.polled = path.polled
-            path.pc += 1
-        is_backward = step.target <= step.instruction.index
-        going.pc = step.target
-        if is_backward and going.polled is not None:
-            place, version = going.polled
-            if place.version == version:
-                going.waiting_on = place
-                place.waiters.append(going)
-            else:
-                going.polled = None
-
-    def _branch_by_index(self, step: IndexedBranch, path: Path) -> None:
-        """Send every lane to the target of its index."""
-        self._recorder.instructions += 1
-        lanes = path.mask if step.guard is None else step.guard.lanes(path)
-        indices = np.broadcast_to(step.index(path), 32)
-        targets: dict[int, int] = {}
-        for lane in path.lanes:
-            if lanes >> lane & 1:
-                index = int(indices[lane])
-                if index >= len(step.targets):
-                    self._simulation.findings.add(
-                        "out-of-bounds",
-                        f"brx.idx: index {index} of {len(step.targets)} targets",
-                        self._simulation.findings.site(path, step.instruction),
-                    )
-                    index = 0
-                targets[step.targets[index]] = targets.get(step.targets[index], 0) | 1 << lane
-            else:
-                targets[path.pc + 1] = targets.get(path.pc + 1, 0) | 1 << lane
-        first, *others = targets.items()
-        for target, some in others:
-            split(path, some, target)
-        path.pc = first[0]
 
     def _exit(self, step: Exit, path: Path) -> bool:
         """End lanes; True if they were the warp's last."""

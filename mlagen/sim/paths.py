@@ -1,17 +1,19 @@
-"""Divergence and reconvergence: which path of a warp goes next."""
+"""Divergence and reconvergence: where the lanes of a warp go, and which path goes next."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from mlagen.sim.hardware import Path
+import numpy as np
+
+from mlagen.sim.hardware import LANES, Path
 from mlagen.sim.program import Segment, Visible
 
 if TYPE_CHECKING:
     from collections.abc import Container, Sequence
 
     from mlagen.sim.hardware import Warp
-    from mlagen.sim.program import Step
+    from mlagen.sim.program import Branch, IndexedBranch, Step
 
 
 def next_path(
@@ -66,6 +68,59 @@ def split(path: Path, lanes: int, pc: int) -> Path:
     path.mask &= ~lanes
     path.warp.paths.append(other)
     return other
+
+
+def take_branch(step: Branch, path: Path) -> None:
+    """Send lanes to a branch's target; a loop that polls memory waits for a write there."""
+    lanes = path.mask if step.guard is None else step.guard.lanes(path)
+    if lanes == 0:
+        path.pc += 1
+        return
+    going = path
+    if lanes != path.mask:
+        if step.uniform:
+            findings = path.warp.cta.simulation.findings
+            findings.add(
+                "diverged-uniform",
+                f"bra.uni: lanes {lanes:#x} of {path.mask:#x} jump, the others do not",
+                findings.site(path, step.instruction),
+            )
+        going = split(path, lanes, step.target)
+        going.polled = path.polled
+        path.pc += 1
+    going.pc = step.target
+    if going.polled is not None and step.target <= step.instruction.index:
+        place, version = going.polled
+        if place.version == version:
+            going.waiting_on = place
+            place.waiters.append(going)
+        else:
+            going.polled = None
+
+
+def take_indexed_branch(step: IndexedBranch, path: Path) -> None:
+    """Send every lane to the target of its index."""
+    findings = path.warp.cta.simulation.findings
+    lanes = path.mask if step.guard is None else step.guard.lanes(path)
+    indices = np.broadcast_to(step.index(path), LANES)
+    masks: dict[int, int] = {}
+    for lane in path.lanes:
+        target = path.pc + 1
+        if lanes >> lane & 1:
+            index = int(indices[lane])
+            if index < len(step.targets):
+                target = step.targets[index]
+            else:
+                findings.add(
+                    "out-of-bounds",
+                    f"brx.idx: index {index} of {len(step.targets)} targets",
+                    findings.site(path, step.instruction),
+                )
+        masks[target] = masks.get(target, 0) | 1 << lane
+    first, *others = masks.items()
+    for target, some in others:
+        split(path, some, target)
+    path.pc = first[0]
 
 
 def _merge(paths: list[Path]) -> None:

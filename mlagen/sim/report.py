@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Literal
+import bisect
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any, Literal
+
+if TYPE_CHECKING:
+    from mlagen.sim.hardware import Path, Warp
+    from mlagen.sim.ptx import Instruction
 
 Severity = Literal["error", "note"]
 
@@ -73,3 +78,111 @@ class Finding:
     earlier: Site | None = None
     barrier: str | None = None
     region: str | None = None
+
+
+class Findings:
+    """The findings of a run, without repetitions.
+
+    Attributes:
+        names: For messages.
+        items: In the order in which they were found, at most `MOST_FINDINGS`.
+    """
+
+    def __init__(self, names: Names) -> None:
+        """Nothing is wrong yet."""
+        self.names = names
+        self.items: list[Finding] = []
+        self._seen: set[tuple[Any, ...]] = set()  # Any: the parts of a key
+
+    def add(
+        self,
+        kind: str,
+        message: str,
+        site: Site | None = None,
+        *,
+        earlier: Site | None = None,
+        barrier: str | None = None,
+        region: str | None = None,
+        severity: Severity = "error",
+    ) -> None:
+        """Report something; the same kind at the same two instructions counts once."""
+        key = (
+            kind,
+            site.ptx_line if site else message,
+            earlier.ptx_line if earlier else None,
+            severity,
+        )
+        if key in self._seen or len(self.items) >= MOST_FINDINGS:
+            return
+        self._seen.add(key)
+        self.items.append(Finding(kind, severity, message, site, earlier, barrier, region))
+
+    def site(self, actor: Path | Warp, instruction: Instruction) -> Site:
+        """Where an instruction is executed."""
+        warp = getattr(actor, "warp", actor)
+        lanes = getattr(actor, "mask", None)
+        return Site(
+            warp.cta.number,
+            warp.index,
+            warp.alive if lanes is None else lanes,
+            instruction.opcode,
+            instruction.line,
+            instruction.source_line,
+            warp.cta.simulation.step,
+        )
+
+    def region_name(self, offset: int) -> str | None:
+        """Name of the region at an offset in dynamic shared memory."""
+        for first, size, name in self.names.regions:
+            if first <= offset < first + size:
+                return name
+        return None
+
+    def barrier_name(self, offset: int) -> str | None:
+        """Name of the mbarrier at an offset in dynamic shared memory."""
+        return self.names.barriers.get(offset)
+
+    def role(self, warp: int) -> str | None:
+        """Role of a warp of a CTA."""
+        return role_of(self.names, warp)
+
+
+def role_of(names: Names, warp: int) -> str | None:
+    """Role of a warp: that of the nearest first warp at or before it."""
+    starts = sorted(names.roles)
+    place = bisect.bisect_right(starts, warp) - 1
+    return names.roles[starts[place]] if place >= 0 else None
+
+
+def render_text(findings: tuple[Finding, ...] | list[Finding], names: Names) -> str:
+    """Findings as a compiler would print them: what, where with the source line, and the earlier access."""
+    lines = names.source.splitlines()
+    return "\n\n".join(_render(finding, names, lines) for finding in findings)
+
+
+def _render(finding: Finding, names: Names, lines: list[str]) -> str:
+    about = " of ".join(name for name in (finding.barrier, finding.region) if name)
+    head = f"{finding.severity}: {finding.kind}: {finding.message}" + (
+        f" ({about})" if about else ""
+    )
+    parts = [head]
+    if finding.site is not None:
+        parts.append(_place("at", finding.site, names, lines))
+    if finding.earlier is not None:
+        parts.append(_place("earlier", finding.earlier, names, lines))
+    return "\n".join(parts)
+
+
+def _place(word: str, site: Site, names: Names, lines: list[str]) -> str:
+    role = role_of(names, site.warp)
+    who = f"CTA {site.cta}, warp {site.warp}" + (f" ({role})" if role else "")
+    where = f"line {site.source_line}" if site.source_line else f"PTX line {site.ptx_line}"
+    text = f"  {word}: {where}, {who}, step {site.step}: {site.opcode}"
+    if site.source_line and site.source_line <= len(lines):
+        text += f"\n    {site.source_line:5} | {lines[site.source_line - 1].strip()}"
+    return text
+
+
+def to_json(findings: tuple[Finding, ...] | list[Finding]) -> list[dict[str, Any]]:
+    """Findings as values for `json.dumps`."""
+    return [asdict(finding) for finding in findings]

@@ -131,7 +131,7 @@ def simulate(
         record,
         memory,
         findings=findings,
-        order=Order(findings, enabled=checks.order),
+        order=Order(findings, enabled=checks.order, strict=checks.level == "strict"),
         is_strict=checks.level == "strict",
     )
     recorder = Recorder(len(program.steps), trace=trace)

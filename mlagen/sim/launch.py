@@ -125,12 +125,12 @@ class Launch:
         if self.simulation.target.startswith("sm_10"):
             cta.tensor_memory = TensorMemory(cta)
         cta.local = np.full((threads, self._program.local_bytes), POISON, dtype=np.uint8)
-        self._program.open_registers(cta, self._symbols)
         for index in range(-(-threads // LANES)):
             lanes = min(LANES, threads - LANES * index)
             warp = Warp(cta, index, ALL_LANES >> LANES - lanes)
             cta.warps.append(warp)
             self.simulation.order.register(warp, None, None)
+        self._program.open_registers(cta, self._symbols)
 
     def _lay_out_parameters(self, record: LaunchRecord) -> None:
         """Write the parameter space: bytes as they are, and for each tensor map where its description is."""

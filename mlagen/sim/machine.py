@@ -342,12 +342,24 @@ class Machine:
             touched.reads | touched.writes
         ) & warp.rows_pending | touched.writes & warp.rows_lent
         if wrong:
-            instruction = self._program.first_touching(path.pc, wrong)
-            self._simulation.findings.add(
-                "wgmma-reg",
-                f"{instruction.text}: touches registers of a wgmma in flight; wgmma.wait_group comes first",
-                self._simulation.findings.site(path, instruction),
-            )
+            self._report_in_flight(path, wrong)
+
+    def _report_in_flight(self, path: Path, rows: int) -> None:
+        """An instruction of the step at hand touches rows that a product in flight owns."""
+        program = self._program
+        instructions = program.function.instructions
+        pc = path.pc
+        while pc + 1 < len(instructions):
+            touched = program.reads_writes[pc]
+            if (touched.reads | touched.writes) & rows:
+                break
+            pc += 1
+        instruction = instructions[pc]
+        self._simulation.findings.add(
+            "wgmma-reg",
+            f"{instruction.text}: touches registers of a wgmma in flight; wgmma.wait_group comes first",
+            self._simulation.findings.site(path, instruction),
+        )
 
     def _report_diverged(self, warp: Warp) -> None:
         """All paths of a warp are at collective instructions, not together."""

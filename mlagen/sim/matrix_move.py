@@ -53,8 +53,10 @@ def _form(instruction: Instruction) -> tuple[int, bool, str | None]:
     if transposed:
         parts.remove("trans")
     match parts:
-        case ["sync", "aligned", "m8n8", ("x1" | "x2" | "x4") as count, *space, "b16"] if (
-            space in ([], ["shared"], ["shared::cta"])
+        case ["sync", "aligned", "m8n8", ("x1" | "x2" | "x4") as count, *space, "b16"] if space in (
+            [],
+            ["shared"],
+            ["shared::cta"],
         ):
             return _COUNTS[count], transposed, "shared" if space else None
         case _:

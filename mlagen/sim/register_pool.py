@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from mlagen.sim.ptx import Instruction
     from mlagen.sim.report import Site
 
-UNIT = "registers"
+UNIT = "register_pool"
 REGISTERS_OF_SM = 65536
 MOST_REGISTERS = 255
 _THREADS_OF_WARPGROUP = LANES * WARPS_OF_WARPGROUP

@@ -126,13 +126,14 @@ def simulate(
     """
     program = ptx if isinstance(ptx, Program) else load_program(ptx, record.kernel)
     findings = Findings(names)
+    is_strict = checks.level == "strict"
     launch = Launch(
         program,
         record,
         memory,
         findings=findings,
-        order=Order(findings, enabled=checks.order, strict=checks.level == "strict"),
-        is_strict=checks.level == "strict",
+        order=Order(findings, enabled=checks.order, strict=is_strict),
+        is_strict=is_strict,
     )
     recorder = Recorder(len(program.steps), trace=trace)
     machine = Machine(

@@ -5,7 +5,7 @@ actor holds (`hardware.Actor`): `ordered`, `async_visible` and `tensor_ordered`,
 
     event                                      rule
     release (arrive, bar, cluster barrier)     the actor's sets go into the barrier; its later accesses are a new event
-    acquire (a wait that has ended)            the barrier's sets are joined to the actor's, each to its own kind
+    acquire (a wait that has ended)            the barrier's sets are joined to the actor's, but for tensor_ordered
     complete_tx                                gives that operation alone: it is not transitive (PTX ISA 8.9.1.1)
     fence.proxy.async                          async_visible := ordered
     tcgen05.fence::before_thread_sync          completed tensor operations of the thread join ordered
@@ -119,6 +119,8 @@ class Order:
         self._sets: list[int] = [0]
         self._numbers: dict[int, int] = {0: 0}
         self._with_event: dict[tuple[int, int], int] = {}
+        # Loads and stores of tensor memory that their warps have waited for.
+        self._waited = 0
 
     # Events.
 
@@ -159,10 +161,13 @@ class Order:
         return Knowledge(own, own, own)
 
     def acquire(self, warp: Warp, knowledge: Knowledge) -> None:
-        """Join what a release has handed over."""
+        """Join what a release has handed over.
+
+        What is ordered for tensor memory is not handed on: every thread needs a `fence::after_thread_sync` of its
+        own behind its wait (PTX ISA 9.7.16.6.3).
+        """
         warp.ordered |= knowledge.ordered
         warp.async_visible |= knowledge.async_visible
-        warp.tensor_ordered |= knowledge.tensor_ordered
 
     def acquire_operations(
         self,
@@ -193,6 +198,10 @@ class Order:
         """`fence.proxy.async`: what is ordered so far is visible to the async proxy."""
         warp.async_visible |= warp.ordered
         self._begin_epoch(warp)
+
+    def wait_tensor(self, operations: int) -> None:
+        """`tcgen05.wait`: a warp has waited for some of its loads and stores; only for the texts of findings."""
+        self._waited |= operations
 
     def fence_tensor_before(self, warp: Warp, operations: int) -> None:
         """`tcgen05.fence::before_thread_sync`, for a set of completed tensor operations."""
@@ -407,6 +416,8 @@ class Order:
             self._findings.add(fence, text, site, earlier=earlier, region=region, severity=severity)
             return
         text = f"{verb} {place} without waiting for the earlier access"
+        if self._waited >> event & 1:
+            text += ", or that warp's tcgen05.fence::before_thread_sync is missing before it arrives"
         self._findings.add("race", text, site, earlier=earlier, region=region)
 
 

@@ -15,7 +15,6 @@ from mlagen.sim.tcgen05_form import (
     check_modifiers,
     check_whole_warp,
     site_of,
-    tensor_memory_of,
 )
 from mlagen.sim.tcgen05_layout import (
     LANES_OF_WARP,
@@ -23,8 +22,8 @@ from mlagen.sim.tcgen05_layout import (
     register_count,
     register_fragment,
 )
-from mlagen.sim.tcgen05_state import accesses_of, own_accesses, record
-from mlagen.sim.tensor_memory import shadow_cells, split_address
+from mlagen.sim.tcgen05_state import accesses_of, event_bit, own_accesses, record
+from mlagen.sim.tensor_memory import memory_of, shadow_cells, split_address
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -108,7 +107,7 @@ def _locate(path: Path, form: _AccessForm, address: int, site: Site) -> _Cells |
             site,
         )
         return None
-    memory = tensor_memory_of(path)
+    memory = memory_of(path.warp.cta)
     for first, width in _column_ranges(fragment, packed=form.packed):
         if not memory.check_columns(column + first, width, form.name, site):
             return None
@@ -146,7 +145,7 @@ def _decode_load(instruction: Instruction, binder: Binder) -> Handler:
         cells = _locate(path, form, address_of(path), site)
         if cells is None:
             return
-        warp, memory = path.warp, tensor_memory_of(path)
+        warp, memory = path.warp, memory_of(path.warp.cta)
         memory.check_initialised(cells.lanes, cells.columns, form.name, site)
         access = record(path, form.name, site)
         own = own_accesses(warp)
@@ -160,7 +159,7 @@ def _decode_load(instruction: Instruction, binder: Binder) -> Handler:
         threads = slice(warp.first_thread, warp.first_thread + LANES_OF_WARP)
         warp.cta.registers["b32"][form.rows, threads] = values
         accesses = accesses_of(warp)
-        accesses.loads |= 1 << access.event
+        accesses.loads |= event_bit(access)
         accesses.loaded_rows |= loaded_rows
         warp.rows_lent |= loaded_rows
 
@@ -178,7 +177,7 @@ def _decode_store(instruction: Instruction, binder: Binder) -> Handler:
         cells = _locate(path, form, address_of(path), site)
         if cells is None:
             return
-        warp, memory = path.warp, tensor_memory_of(path)
+        warp, memory = path.warp, memory_of(path.warp.cta)
         access = record(path, form.name, site)
         if warp.cta.simulation.order.enabled:
             order = warp.cta.simulation.order
@@ -191,7 +190,7 @@ def _decode_store(instruction: Instruction, binder: Binder) -> Handler:
             memory.store(cells.lanes, cells.columns + 1, values >> np.uint32(16))
         else:
             memory.store(cells.lanes, cells.columns, values)
-        accesses_of(warp).stores |= 1 << access.event
+        accesses_of(warp).stores |= event_bit(access)
 
     return handler
 
@@ -211,9 +210,11 @@ def _decode_wait(instruction: Instruction, binder: Binder) -> Handler:
         else:
             accesses.completed |= accesses.stores
             accesses.stores = 0
+        order = warp.cta.simulation.order
+        order.wait_tensor(accesses.completed)
         if not warp.cta.simulation.strict:
             # Compilers leave `fence::before_thread_sync` out, since it emits no instruction.
-            warp.cta.simulation.order.fence_tensor_before(warp, accesses.completed)
+            order.fence_tensor_before(warp, accesses.completed)
 
     return handler
 

@@ -16,15 +16,14 @@ from mlagen.sim.tcgen05_form import (
     check_whole_warp,
     cta_group_of,
     site_of,
-    tensor_memory_of,
 )
 from mlagen.sim.tcgen05_state import own_accesses, pair_of, pending_operations, record
-from mlagen.sim.tensor_memory import place, shadow_cells, split_address
+from mlagen.sim.tensor_memory import memory_of, place, shadow_cells, split_address
 
 if TYPE_CHECKING:
     from mlagen.sim.hardware import Binder, Cta, Decoder, Handler, Path
     from mlagen.sim.ptx import Instruction
-    from mlagen.sim.report import Site
+    from mlagen.sim.report import Findings, Site
 
 _ALLOCATION = "tcgen05-alloc"
 _ALL_GROUPS = tuple(range(8))
@@ -85,7 +84,7 @@ def _size_is_legal(columns: int, *, exclusive: bool) -> bool:
 def _may_allocate(path: Path, columns: int, site: Site, *, exclusive: bool) -> bool:
     """The rules of an allocation; False if it makes no sense at all."""
     findings = path.warp.cta.simulation.findings
-    pool = tensor_memory_of(path).pool
+    pool = memory_of(path.warp.cta).pool
     if pool.relinquished:
         findings.add("tcgen05-alloc", "allocation after relinquish_alloc_permit", site)
     if not _size_is_legal(columns, exclusive=exclusive):
@@ -106,7 +105,7 @@ def _try_allocate(path: Path, columns: int, group: int, site: Site) -> int | Wai
     cta = path.warp.cta
     ctas = pair_of(cta, group, site) or (cta,)
     if len(ctas) == 1:
-        memory = tensor_memory_of(path)
+        memory = memory_of(path.warp.cta)
         first = place([memory.pool], columns)
         if first is None:
             return memory.pool
@@ -124,7 +123,7 @@ def _try_allocate(path: Path, columns: int, group: int, site: Site) -> int | Wai
             f"the CTAs of a pair allocate different sizes: {meeting.requests}",
             site,
         )
-    memories = [memory for each in ctas if (memory := each.tensor_memory) is not None]
+    memories = [memory_of(each) for each in ctas]
     first = place([memory.pool for memory in memories], columns)
     if first is None:
         return next(m.pool for m in memories if place([m.pool], columns) is None)
@@ -153,7 +152,7 @@ def _decode_dealloc(instruction: Instruction, binder: Binder) -> Handler:
 
 def _free(path: Path, address: int, columns: int, site: Site) -> None:
     """Give columns back, after everybody who used them."""
-    memory = tensor_memory_of(path)
+    memory = memory_of(path.warp.cta)
     simulation = path.warp.cta.simulation
     lane, first = split_address(address)
     held = memory.pool.held.get(first)
@@ -189,21 +188,27 @@ def _decode_relinquish(instruction: Instruction, binder: Binder) -> Handler:
     cta_group_of(instruction)
 
     def handler(path: Path) -> None:
-        tensor_memory_of(path).pool.relinquished = True
+        memory_of(path.warp.cta).pool.relinquished = True
 
     return handler
 
 
-def check_exit(cta: Cta) -> None:
-    """Report columns that a CTA still holds when it ends: later kernels would wait for them for ever."""
-    memory = cta.tensor_memory
-    if memory is not None and memory.pool.held:
-        held = ", ".join(
-            f"{first} to {first + size - 1}" for first, size in memory.pool.held.items()
-        )
-        cta.simulation.findings.add(
+def at_exit(cta: Cta, findings: Findings) -> None:
+    """Report what a CTA leaves behind: columns, for which later kernels would wait for ever, and operations."""
+    if cta.tensor_memory is None:
+        return
+    held = cta.tensor_memory.pool.held
+    if held:
+        ranges = ", ".join(f"{first} to {first + size - 1}" for first, size in held.items())
+        findings.add(
             "tcgen05-alloc",
-            f"CTA {cta.number} ends and still holds columns {held} of tensor memory",
+            f"CTA {cta.number} ends and still holds columns {ranges} of tensor memory",
+        )
+    for operation in pending_operations(cta):
+        findings.add(
+            "tcgen05-in-flight",
+            f"CTA {cta.number} ends while a {operation.name} on its tensor memory is in flight",
+            earlier=operation.site,
         )
 
 

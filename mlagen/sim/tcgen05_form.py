@@ -2,26 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
+
+import numpy as np
 
 from mlagen.errors import UnsupportedPtxError
 from mlagen.sim.hardware import ALL_LANES
 
 if TYPE_CHECKING:
-    from mlagen.sim.hardware import Path
+    from mlagen.sim.hardware import Path, Reader
     from mlagen.sim.ptx import Instruction
     from mlagen.sim.report import Site
-    from mlagen.sim.tensor_memory import TensorMemory
 
 GROUPS = frozenset({"cta_group::1", "cta_group::2"})
+LaneValue = Callable[["Path"], int]
+
 COLLECTIVE = frozenset({"sync", "aligned", "b32"})
-
-
-def tensor_memory_of(path: Path) -> TensorMemory:
-    """Tensor memory of the path's CTA, which every CTA of sm_100a has."""
-    memory = path.warp.cta.tensor_memory
-    assert memory is not None
-    return memory
 
 
 def site_of(path: Path, instruction: Instruction) -> Site:
@@ -65,3 +62,13 @@ def check_one_lane(path: Path, site: Site) -> None:
             f"issued by {path.mask.bit_count()} threads, of which each starts the operation: is an elect.sync missing?",
             site,
         )
+
+
+def lane_value(reader: Reader) -> LaneValue:
+    """The value of an operand in the first lane of a path."""
+
+    def value(path: Path) -> int:
+        values = reader(path)
+        return int(values[path.first_lane] if np.ndim(values) else values)
+
+    return value

@@ -9,6 +9,7 @@ import numpy as np
 
 from mlagen.sim.hardware import AsyncOperation
 from mlagen.sim.tcgen05_layout import TENSOR_LANES
+from mlagen.sim.tensor_memory import as_index, lane_groups, memory_of, shadow_cells
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -49,17 +50,25 @@ class Accumulator:
     scale: int
     kept_lanes: int
 
+    def columns(self, block: Block, n: int) -> slice:
+        """The columns of tensor memory that a block of a D of n columns takes."""
+        return slice(self.column, self.column + n // block.parts)
+
     def written(self, block: Block) -> tuple[Index, Index]:
         """The rows of a block that are written, counted from its first, and their lanes."""
         lanes = block.lanes + self.lane
         kept = self.kept_lanes >> (TENSOR_LANES * block.cta)
         if not kept:
-            first, last = int(lanes[0]), int(lanes[-1])
-            if last - first + 1 == len(lanes):
-                return slice(None), slice(first, last + 1)
-            return slice(None), lanes
+            return slice(None), as_index(lanes)
         rows = [row for row, lane in enumerate(lanes.tolist()) if not kept >> lane & 1]
         return np.array(rows, np.intp), lanes[rows]
+
+    def cells(self, block: Block, n: int) -> NDArray[np.int64]:
+        """Shadow cells that a block writes; 16 lanes share one, so a kept lane among them counts as written."""
+        rows, _ = self.written(block)
+        return shadow_cells(
+            lane_groups(block.lanes[rows] + self.lane), self.column, n // block.parts
+        )
 
 
 class MatrixProduct(AsyncOperation):
@@ -106,11 +115,10 @@ class MatrixProduct(AsyncOperation):
 
     def _add(self, block: Block, product: NDArray[Any]) -> None:
         """Write a block of D."""
-        memory = self.tensor_ctas[block.cta].tensor_memory
-        assert memory is not None
+        memory = memory_of(self.tensor_ctas[block.cta])
         accumulator = self.accumulator
         rows, lanes = accumulator.written(block)
-        columns = slice(accumulator.column, accumulator.column + product.shape[1])
+        columns = accumulator.columns(block, self.descriptor.n)
         result = product[rows]
         if accumulator.is_added:
             old = decode_accumulator(memory.words[lanes, columns], self.descriptor.d_type)

@@ -16,10 +16,15 @@ from mlagen.sim.order import Knowledge
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from mlagen.sim.hardware import Cta, Path, Warp
+    from mlagen.sim.hardware import Actor, Cta, Path, Warp
     from mlagen.sim.report import Site
 
 UNIT = "tcgen05"
+
+
+def event_bit(actor: Actor) -> int:
+    """The bit of an actor's event; none where order is not checked and nobody gets events."""
+    return 1 << actor.event if actor.event >= 0 else 0
 
 
 class TensorAccess(AsyncOperation):
@@ -99,7 +104,7 @@ class ThreadOperations:
 
     def track(self, operation: AsyncOperation) -> None:
         """Let later commits cover an operation."""
-        event = 1 << operation.event
+        event = event_bit(operation)
         self.everything |= event
         self.knowledge |= Knowledge(
             ordered=operation.ordered | event,
@@ -119,6 +124,12 @@ class CtaQueue:
 
     last: AsyncOperation | None = None
     threads: dict[tuple[int, int, int], ThreadOperations] = field(default_factory=dict)
+
+    def append(self, operation: AsyncOperation) -> None:
+        """Hand an operation to the schedule, to complete behind all earlier ones."""
+        operation.after = self.last
+        self.last = operation
+        operation.cta.simulation.submit(operation)
 
     def thread(self, path: Path) -> ThreadOperations:
         """What the issuing lane of a path has issued."""

@@ -46,6 +46,12 @@ def lane_groups(lanes: NDArray[np.intp]) -> tuple[int, ...]:
     return tuple(np.unique(lanes // _CELL_LANES).tolist())
 
 
+def as_index(lanes: NDArray[np.intp]) -> Index:
+    """Ascending lanes as a slice if they are consecutive: NumPy then needs no copy."""
+    first, last = int(lanes[0]), int(lanes[-1])
+    return slice(first, last + 1) if last - first + 1 == len(lanes) else lanes
+
+
 class ColumnPool(Waitable):
     """Who holds which columns.
 
@@ -105,12 +111,17 @@ class TensorMemory:
         self.shadow = Shadow(cells, _CELL_LANES * 4, "tensor memory")
 
     def allocate(self, first: int, columns: int) -> None:
-        """Hold columns that are free; what earlier owners left there is not defined."""
+        """Hold columns that are free; what earlier owners left there is not defined.
+
+        Who knows the address knows of the allocation, so earlier accesses are forgotten: `free` has checked them.
+        """
         self.pool.held[first] = columns
         self.pool.last_size = columns
         self.allocated[first : first + columns] = True
         self.words[:, first : first + columns] = POISON
         self.initialised[:, first : first + columns] = False
+        for marks in (self.shadow.writer, self.shadow.readers):
+            marks.reshape(-1, TENSOR_COLUMNS)[:, first : first + columns] = 0
 
     def free(self, first: int) -> None:
         """Give an allocation back and let those who wait for columns look again."""
@@ -147,3 +158,9 @@ class TensorMemory:
             f"{what} reads lane {lane}, column {column} of tensor memory, which nothing has written",
             site,
         )
+
+
+def memory_of(cta: Cta) -> TensorMemory:
+    """The tensor memory of a CTA, which every CTA of sm_100a has."""
+    assert cta.tensor_memory is not None
+    return cta.tensor_memory

@@ -7,17 +7,31 @@ handlers, or is control flow.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
+from mlagen.sim.hardware import LANES
+from mlagen.sim.registers import RegisterFile, special_value
+from mlagen.sim.segment import Segment, Touched
 
-    from mlagen.sim.hardware import Cta, Handler, Path, Reader, Simulation, Warp
-    from mlagen.sim.ptx import Function, Instruction, Module
+if TYPE_CHECKING:
+    from mlagen.sim.hardware import Cta, Handler, Path, Reader
+    from mlagen.sim.ptx import Function, Instruction, Module, RegisterKind
+
+__all__ = [
+    "Branch",
+    "Exit",
+    "Guard",
+    "IndexedBranch",
+    "Nothing",
+    "Program",
+    "Segment",
+    "Step",
+    "Touched",
+    "Visible",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,40 +48,10 @@ class Guard:
 
     def lanes(self, path: Path) -> int:
         """The lanes of a path that execute, a bit for each."""
-        raise NotImplementedError
-
-
-@dataclass(frozen=True, slots=True)
-class Touched:
-    """32-bit rows that a step reads and writes, as bitsets (bit `row`), for the check of registers in flight."""
-
-    reads: int
-    writes: int
-
-
-@dataclass(frozen=True, slots=True)
-class Segment:
-    """Instructions `start` to `end - 1`, which only touch registers. The next pc is `end`.
-
-    Attributes:
-        start: First pc.
-        end: First pc behind it.
-        touched: Rows it reads and writes.
-        crosses_lanes: Whether it holds `shfl`, `vote`, ...: lanes of a warp that are elsewhere would be missed.
-    """
-
-    start: int
-    end: int
-    touched: Touched
-    crosses_lanes: bool
-
-    def run(self, cta: Cta, first_warp: int, last_warp: int) -> None:
-        """Execute it in all lanes of warps `first_warp` to `last_warp - 1`, in one go."""
-        raise NotImplementedError
-
-    def run_path(self, path: Path) -> None:
-        """Execute it in the lanes of a path, whatever they are."""
-        raise NotImplementedError
+        first = path.warp.first_thread
+        values = path.warp.cta.registers["pred"][self.row, first : first + LANES]
+        bits = int.from_bytes(np.packbits(values, bitorder="little").tobytes(), "little")
+        return path.mask & (~bits if self.negated else bits)
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,11 +142,14 @@ class Program:
         steps: One per pc; None inside a segment (nothing jumps there). One more pc than instructions: the last is
             an `Exit` for kernels that fall off their end.
         lines: PTX line per pc, for coverage.
-        row_counts: Rows per kind of register.
+        row_counts: Rows per kind of register that keep their values between steps.
+        scratch_counts: Rows per kind behind them, which segments use for values of their own.
+        specials: Special registers and addresses of global variables: name, kind of register, row.
         static_shared_bytes: Of `.shared` variables with a size, from `SHARED_BASE` on.
         dynamic_shared_base: Shared address of `extern .shared` arrays.
         local_bytes: Local memory of a thread.
         globals: Names of the module's `.global` variables, whose addresses `open_registers` wants.
+        reads_writes: Of every instruction, those of segments too.
     """
 
     module: Module
@@ -170,10 +157,14 @@ class Program:
     steps: tuple[Step | None, ...]
     lines: tuple[int, ...]
     row_counts: dict[str, int]
+    scratch_counts: dict[str, int]
+    specials: tuple[tuple[str, RegisterKind, int], ...]
     static_shared_bytes: int
     dynamic_shared_base: int
     local_bytes: int
     globals: tuple[str, ...]
+    reads_writes: tuple[Touched, ...]
+    _spare: list[RegisterFile] = field(default_factory=list)
 
     def open_registers(self, cta: Cta, symbols: dict[str, int]) -> None:
         """Give a CTA its registers, poisoned, and fill in its special registers.
@@ -181,11 +172,43 @@ class Program:
         Sets `cta.registers`, which also holds typed views of the same memory (`u32 s32 f32 u64 s64 f64 u16 s16`).
 
         Args:
-            cta: With `simulation`, `index`, `number`, `cluster`, `rank` set.
+            cta: With `simulation`, `index`, `number`, `cluster`, `rank`, `warps` and `shared` set.
             symbols: Global address of every variable in `globals`.
         """
-        raise NotImplementedError
+        threads = LANES * len(cta.warps)
+        file = next(
+            (spare for spare in self._spare if spare.arrays["pred"].shape[1] == threads), None
+        )
+        if file is None:
+            rows = {
+                kind: count + self.scratch_counts[kind] for kind, count in self.row_counts.items()
+            }
+            file = RegisterFile(cta, rows, threads)
+        else:
+            self._spare.remove(file)
+            file.cta = cta
+        file.poison(self.row_counts)
+        cta.registers = file.arrays
+        cta.units["registers"] = file
+        for name, kind, row in self.specials:
+            value = (
+                symbols[name]
+                if name in symbols
+                else special_value(name, cta, self.dynamic_shared_base)
+            )
+            array = file.arrays[kind]
+            array[row] = np.asarray(value, np.uint64).astype(array.dtype)
 
     def close_registers(self, cta: Cta) -> None:
         """Take a CTA's registers back for the next CTA, with what has been bound to them."""
-        raise NotImplementedError
+        self._spare.append(cta.units.pop("registers"))
+
+    def first_touching(self, pc: int, rows: int) -> Instruction:
+        """The first instruction from `pc` on, within its step, that reads or writes one of these 32-bit rows."""
+        step = self.steps[pc]
+        end = step.end if isinstance(step, Segment) else pc + 1
+        for index in range(pc, end):
+            touched = self.reads_writes[index]
+            if (touched.reads | touched.writes) & rows:
+                return self.function.instructions[index]
+        return self.function.instructions[pc]

@@ -1,0 +1,456 @@
+"""Floating-point arithmetic as the hardware rounds it, on arrays; results are written to the last argument.
+
+Approximate instructions (`ex2.approx`, ...) give the correctly rounded result, from float64. NaNs are whatever NumPy
+makes of them, but conversions give the canonical NaN of their type.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+from numpy.typing import NDArray
+
+# Any: arrays of whatever type the caller's view has.
+Array = NDArray[Any]
+Call = Callable[..., None]
+
+SMALLEST_NORMAL = np.float32(2.0**-126)
+_EXPONENT = np.uint32(0x7F80_0000)
+_SIGN = np.uint32(0x8000_0000)
+_BF16_NAN = 0x7FFF
+_LOW_OF_F64 = np.uint64((1 << 29) - 1)
+_HALF_OF_F32 = np.uint64(1 << 28)
+
+
+def to_odd(total: Array, error: Array) -> Array:
+    """A float64 sum rounded to odd, so that rounding it again is rounding once.
+
+    Args:
+        total: The sum, rounded to nearest.
+        error: What that left over; its sign alone matters.
+
+    Source: Boldo and Melquiond, "Emulation of a FMA and correctly rounded sums", 2008.
+    """
+    even = (np.asarray(total).view(np.uint64) & np.uint64(1)) == 0
+    towards = np.where(error > 0, np.inf, -np.inf)
+    return np.where(even & (error != 0) & np.isfinite(total), np.nextafter(total, towards), total)
+
+
+def sum_error(a: Array, b: Array, total: Array) -> Array:
+    """What `total`, the float64 nearest to `a + b`, leaves over, exactly (Knuth's TwoSum)."""
+    back = total - a
+    error: Array = (a - (total - back)) + (b - back)
+    return error
+
+
+def exact_sum(a: Array, b: Array) -> Array:
+    """`a + b` in float64, rounded to odd."""
+    a, b = np.asarray(a, np.float64), np.asarray(b, np.float64)
+    total = a + b
+    return to_odd(total, sum_error(a, b, total))
+
+
+def fma_f32(a: Array, b: Array, c: Array, out: Array) -> None:
+    """`a * b + c`, rounded once: the product is exact in float64; sums that might round twice are looked at again."""
+    product = np.multiply(a, b, dtype=np.float64)
+    total = product + c
+    if ((total.view(np.uint64) & _LOW_OF_F64) == _HALF_OF_F32).any():
+        total = exact_sum(product, c)
+    out[...] = total
+
+
+def _fma_f64(a: Array, b: Array, c: Array, out: Array) -> None:
+    """`a * b + c` in float64, rounded once (Boldo and Melquiond; Veltkamp's splitting for the product)."""
+    high = a * b
+    low = _product_error(a, b, high)
+    upper = low + c
+    lower = sum_error(low, c, upper)
+    total = high + upper
+    rest = sum_error(high, upper, total)
+    result = total + to_odd(rest + lower, sum_error(rest, lower, rest + lower))
+    out[...] = np.where(np.isfinite(result), result, high + c)
+
+
+def _product_error(a: Array, b: Array, product: Array) -> Array:
+    splitter = float((1 << 27) + 1)
+    a_high = a * splitter - (a * splitter - a)
+    b_high = b * splitter - (b * splitter - b)
+    a_low, b_low = a - a_high, b - b_high
+    error: Array = ((a_high * b_high - product) + a_high * b_low + a_low * b_high) + a_low * b_low
+    return error
+
+
+def _fma_small(a: Array, b: Array, c: Array, out: Array) -> None:
+    """For f16 and bf16: products are exact in float64."""
+    total = exact_sum(a.astype(np.float64) * b.astype(np.float64), c.astype(np.float64))
+    narrow(total, out)
+
+
+def fma(a: Array, b: Array, c: Array, out: Array) -> None:
+    """`fma.rn` of any type."""
+    _FMA[out.dtype](a, b, c, out)
+
+
+_FMA: dict[np.dtype[Any], Call] = {
+    np.dtype(np.float32): fma_f32,
+    np.dtype(np.float64): _fma_f64,
+    np.dtype(np.float16): _fma_small,
+    np.dtype(ml_dtypes.bfloat16): _fma_small,
+}
+
+
+def narrow(values: Array, out: Array) -> None:
+    """Round float64 values to the type of `out`, once."""
+    if out.dtype != ml_dtypes.bfloat16:
+        out[...] = values
+        return
+    near = values.astype(
+        np.float32
+    )  # ml_dtypes rounds float64 to float32 on its way: let that be to odd
+    error = values - near
+    even = (near.view(np.uint32) & np.uint32(1)) == 0
+    towards = np.where(error > 0, np.float32(np.inf), np.float32(-np.inf))
+    odd = np.where(even & (error != 0) & np.isfinite(near), np.nextafter(near, towards), near)
+    out[...] = odd.astype(ml_dtypes.bfloat16)
+
+
+def rounded(values: Array, mode: str, out: Array) -> None:
+    """Round float64 values, themselves exact or rounded to odd, to the type of `out`.
+
+    Args:
+        values: The values.
+        mode: `rn`, `rna` (ties away from zero), `rz`, `rm` or `rp`.
+        out: Takes them.
+    """
+    if mode == "rn" or out.dtype == np.float64:
+        narrow(values, out)
+        return
+    near = np.empty(out.shape, out.dtype)
+    narrow(values, near)
+    back = near.astype(np.float64)
+    if mode == "rna":
+        middle = (
+            back + np.nextafter(near, (2 * values - back).astype(near.dtype)).astype(np.float64)
+        ) / 2
+        away = (middle == values) & (np.abs(back) < np.abs(values))
+        towards = np.copysign(np.inf, values)
+    elif mode == "rz":
+        away = np.abs(back) > np.abs(values)
+        towards = np.zeros_like(back)
+    else:
+        away = back > values if mode == "rm" else back < values
+        towards = np.full_like(back, -np.inf if mode == "rm" else np.inf)
+    out[...] = np.where(away, np.nextafter(near, towards.astype(near.dtype)), near)
+
+
+@functools.cache
+def with_rounding(operation: str, mode: str) -> Call:
+    """`add`, `sub`, `mul`, `fma` of f32 with directed rounding."""
+
+    def call(*arguments: Array) -> None:
+        *sources, out = arguments
+        a, b = sources[0].astype(np.float64), sources[1].astype(np.float64)
+        if operation in ("mul", "fma"):
+            a = a * b
+            b = sources[2].astype(np.float64) if operation == "fma" else np.float64(0)
+        elif operation == "sub":
+            b = -b
+        exact = a if operation == "mul" else exact_sum(a, b)
+        rounded(exact, mode, out)
+
+    return call
+
+
+def flushed(values: Array) -> Array:
+    """The values, with f32 subnormals replaced by zeros of their sign."""
+    bits = values.view(np.uint32)
+    flat: Array = np.where((bits & _EXPONENT) == 0, bits & _SIGN, bits)
+    return flat.view(np.float32)
+
+
+@functools.cache
+def flush_to_zero(call: Call, results: int = 1) -> Call:
+    """`.ftz`: subnormal f32 sources and results count as zeros."""
+
+    def flush(*arguments: Array) -> None:
+        sources = [
+            a if a.dtype != np.float32 else flushed(a) for a in arguments[: -results or None]
+        ]
+        outs = arguments[-results:]
+        call(*sources, *outs)
+        for out in outs:
+            if out.dtype == np.float32:
+                out[...] = flushed(out)
+
+    return flush
+
+
+@functools.cache
+def saturate(call: Call) -> Call:
+    """`.sat`: the result is clamped to [0, 1]; NaN becomes 0."""
+
+    def clamp(*arguments: Array) -> None:
+        call(*arguments)
+        out = arguments[-1]
+        one, zero = out.dtype.type(1), out.dtype.type(0)
+        out[...] = np.where(out > one, one, np.where(out > zero, out, zero))
+
+    return clamp
+
+
+@functools.cache
+def relu(call: Call) -> Call:
+    """`.relu`: negative results become 0; NaN stays, canonical."""
+
+    def clamp(*arguments: Array) -> None:
+        call(*arguments)
+        out = arguments[-1]
+        out[...] = np.where(out < out.dtype.type(0), out.dtype.type(0), out)
+
+    return clamp
+
+
+@functools.cache
+def through_f64(function: Callable[[Array], Array]) -> Call:
+    """A function of one argument, evaluated in float64 and rounded."""
+
+    def call(a: Array, out: Array) -> None:
+        narrow(function(a.astype(np.float64)), out)
+
+    return call
+
+
+def ex2_f32(a: Array, out: Array) -> None:
+    """`ex2.approx.f32`."""
+    np.exp2(a, dtype=np.float64, out=out, casting="same_kind")
+
+
+def ex2_ftz_f32(a: Array, out: Array) -> None:
+    """`ex2.approx.ftz.f32`. Subnormal arguments need no care: their power is 1."""
+    np.exp2(a, dtype=np.float64, out=out, casting="same_kind")
+    np.multiply(out, out >= SMALLEST_NORMAL, out)
+
+
+def reciprocal_square_root(a: Array) -> Array:
+    """`1 / sqrt(a)`."""
+    result: Array = 1 / np.sqrt(a)
+    return result
+
+
+def div_approx_f32(a: Array, b: Array, out: Array) -> None:
+    """`div.approx.f32`: a divisor beyond 2^126 gives 0 (PTX ISA 9.7.3.8)."""
+    quotient = np.divide(a, b)
+    huge = np.abs(b) > np.float32(2.0**126)
+    lost = np.where(np.isinf(a), np.float32(np.nan), np.float32(0))
+    out[...] = np.where(huge & np.isfinite(b), lost, quotient)
+
+
+def copy(a: Array, out: Array) -> None:
+    """`mov`."""
+    out[...] = a
+
+
+def copy_sign(a: Array, b: Array, out: Array) -> None:
+    """`copysign`: the sign of `a`, the magnitude of `b`."""
+    np.copysign(b, a, out)
+
+
+def select(a: Array, b: Array, chosen: Array, out: Array) -> None:
+    """`selp`."""
+    out[...] = np.where(chosen, a, b)
+
+
+def select_by_sign(a: Array, b: Array, chosen: Array, out: Array) -> None:
+    """`slct`: `a` where `chosen` is not negative (-0 is not, NaN is)."""
+    out[...] = np.where(chosen >= 0, a, b)
+
+
+def _compare_unordered(ordered: np.ufunc) -> Call:
+    def call(a: Array, b: Array, out: Array) -> None:
+        np.logical_not(ordered(a, b), out)
+
+    return call
+
+
+def _number(a: Array, b: Array, out: Array) -> None:
+    np.logical_and(a == a, b == b, out)
+
+
+def _not_a_number(a: Array, b: Array, out: Array) -> None:
+    np.logical_or(a != a, b != b, out)
+
+
+def _not_equal(a: Array, b: Array, out: Array) -> None:
+    out[...] = (a != b) & (a == a) & (b == b)
+
+
+def _equal_or_unordered(a: Array, b: Array, out: Array) -> None:
+    out[...] = (a == b) | (a != a) | (b != b)
+
+
+# Comparisons of floats whose NumPy namesake treats NaN differently, or that exist for floats alone.
+COMPARISONS: dict[str, Call] = {
+    "ne": _not_equal,
+    "equ": _equal_or_unordered,
+    "neu": np.not_equal,
+    "ltu": _compare_unordered(np.greater_equal),
+    "leu": _compare_unordered(np.greater),
+    "gtu": _compare_unordered(np.less_equal),
+    "geu": _compare_unordered(np.less),
+    "num": _number,
+    "nan": _not_a_number,
+}
+
+
+BOOLEANS: dict[str, np.ufunc] = {"and": np.logical_and, "or": np.logical_or, "xor": np.logical_xor}
+
+
+@functools.cache
+def comparison(compare: Call, boolean: str, both: bool) -> Call:
+    """`setp` with a third source, or with the opposite as a second result."""
+
+    def call(*arguments: Array) -> None:
+        a, b = arguments[:2]
+        holds = np.empty(np.broadcast(a, b).shape, np.bool_)
+        compare(a, b, holds)
+        results = [holds, ~holds] if both else [holds]
+        if boolean:
+            results = [BOOLEANS[boolean](result, arguments[2]) for result in results]
+        for out, result in zip(arguments[-len(results) :], results, strict=True):
+            out[...] = result
+
+    return call
+
+
+@functools.cache
+def comparison_value(compare: Call, boolean: str) -> Call:
+    """`set`: the outcome as all ones (integers) or 1.0 (floats)."""
+    decide = comparison(compare, boolean, both=False)
+
+    def call(*arguments: Array) -> None:
+        *sources, out = arguments
+        holds = np.empty(out.shape, np.bool_)
+        decide(*sources, holds)
+        ones = np.ones((), out.dtype) if out.dtype.kind == "f" else np.array(-1).astype(out.dtype)
+        out[...] = np.where(holds, ones, out.dtype.type(0))
+
+    return call
+
+
+def _is_normal(a: Array) -> Array:
+    smallest = np.finfo(a.dtype).smallest_normal
+    return np.isfinite(a) & (np.abs(a) >= smallest)
+
+
+def _is_subnormal(a: Array) -> Array:
+    return (a != 0) & (np.abs(a) < np.finfo(a.dtype).smallest_normal)
+
+
+def _test(function: Callable[[Array], Array]) -> Call:
+    def call(a: Array, out: Array) -> None:
+        out[...] = function(a)
+
+    return call
+
+
+# `testp`. PTX counts zero as a number that is neither normal nor subnormal.
+TESTS: dict[str, Call] = {
+    "finite": _test(np.isfinite),
+    "infinite": _test(np.isinf),
+    "number": _test(lambda a: ~np.isnan(a)),
+    "notanumber": _test(np.isnan),
+    "normal": _test(_is_normal),
+    "subnormal": _test(_is_subnormal),
+}
+
+
+# --- Minimum and maximum: NaN loses; +0 is larger than -0 (PTX ISA 9.7.3.11)
+
+
+@functools.cache
+def extreme(ufunc: np.ufunc, *, nan: bool = False, magnitude: bool = False) -> Call:
+    """`min` or `max` of floats, of two or three sources.
+
+    Args:
+        ufunc: `np.fmin` or `np.fmax`.
+        nan: `.NaN`: NaN wins, as the canonical NaN.
+        magnitude: `.xorsign.abs`: of the magnitudes, with the product of the signs.
+    """
+
+    def call(*arguments: Array) -> None:
+        *sources, out = arguments
+        values = [np.abs(source) for source in sources] if magnitude else sources
+        result = ufunc(values[0], values[1])
+        for value in values[2:]:
+            result = ufunc(result, value)
+        if not result.all():
+            result = _signed_zeros(ufunc, values, result)
+        if nan:
+            lost = functools.reduce(np.logical_or, [value != value for value in values])
+            result = np.where(lost, canonical_nan(result.dtype), result)
+        if magnitude:
+            negative = np.signbit(sources[0]) ^ np.signbit(sources[1])
+            result = np.where(negative, -result, result)
+        out[...] = result
+
+    return call
+
+
+def _signed_zeros(ufunc: np.ufunc, values: list[Array], result: Array) -> Array:
+    zero_of_a_kind = functools.reduce(
+        np.logical_or,
+        [(value == 0) & (np.signbit(value) == (ufunc is np.fmin)) for value in values],
+    )
+    kind = -result.dtype.type(0) if ufunc is np.fmin else result.dtype.type(0)
+    fixed: Array = np.where((result == 0) & zero_of_a_kind, kind, result)
+    return fixed
+
+
+@functools.cache
+def canonical_nan(dtype: np.dtype[Any]) -> np.generic:
+    """The NaN that the hardware makes: all bits but the sign."""
+    bits = dtype.itemsize * 8
+    unsigned: np.generic = np.array((1 << (bits - 1)) - 1, f"u{bits // 8}").view(dtype)[()]
+    return unsigned
+
+
+def extreme_of_rows(ufunc: np.ufunc, rows: Array, out: Array) -> None:
+    """`extreme` of many rows at once; the order of a chain of `max` does not matter."""
+    ufunc.reduce(rows, 0, None, out)
+    if not out.all():
+        wanted = ((rows == 0) & (np.signbit(rows) == (ufunc is np.fmin))).any(axis=0)
+        kind = -out.dtype.type(0) if ufunc is np.fmin else out.dtype.type(0)
+        out[...] = np.where((out == 0) & wanted, kind, out)
+
+
+def sum_of_rows(rows: Array, out: Array) -> None:
+    """A chain of `add`: rows are added one after the other, in their order, each sum rounded."""
+    if rows.shape[-1] > 1:
+        np.add.reduce(rows, 0, None, out)
+    else:  # NumPy would add a single column pairwise
+        out[...] = np.add.accumulate(rows, 0)[-1]
+
+
+# --- Packed conversions
+
+
+def to_bf16_bits(values: Array) -> Array:
+    """f32 values rounded to nearest even as the bits of bfloat16."""
+    bits = values.astype(ml_dtypes.bfloat16).view(np.uint16)
+    lost = values != values
+    if lost.any():
+        bits = np.where(lost, np.uint16(_BF16_NAN), bits)
+    return bits
+
+
+def to_f16_bits(values: Array) -> Array:
+    """f32 values rounded to nearest even as the bits of float16."""
+    bits = values.astype(np.float16).view(np.uint16)
+    lost = values != values
+    if lost.any():
+        bits = np.where(lost, np.uint16(_BF16_NAN), bits)
+    return bits

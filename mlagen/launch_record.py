@@ -1,4 +1,4 @@
-"""What a launch hands to the hardware, as plain values: written by `runtime`, read by the driver layer."""
+"""What a launch hands to the hardware, as plain values: written by `runtime`, read by the driver layer and by `sim`."""
 
 from __future__ import annotations
 
@@ -24,3 +24,25 @@ class TensorMapSpec:
     strides_bytes: tuple[int, ...]
     box: tuple[int, ...]
     swizzle_bytes: int = 128
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchRecord:
+    """One launch, complete: what a GPU or the simulator needs besides code and memory.
+
+    Attributes:
+        kernel: Name of the entry point.
+        grid: CTAs in x, y, z.
+        block: Threads of a CTA in x, y, z.
+        shared_memory_bytes: Dynamic shared memory of a CTA.
+        parameters: In the order of the kernel's parameters: tensor maps as descriptions, everything else packed as
+            the device sees it (little endian, C alignment), addresses included.
+        cluster: CTAs of a cluster in x, y, z.
+    """
+
+    kernel: str
+    grid: tuple[int, int, int]
+    block: tuple[int, int, int]
+    shared_memory_bytes: int
+    parameters: tuple[TensorMapSpec | bytes, ...]
+    cluster: tuple[int, int, int] = (1, 1, 1)

@@ -14,13 +14,14 @@ actor holds (`hardware.Actor`): `ordered`, `async_visible` and `tensor_ordered`,
     generic write                              so are the last writer and all readers; bytes that do not change may race
     async read (wgmma, TMA store, tcgen05)     the last writer is in async_visible; if only in ordered: `proxy-fence`
     async write (TMA load)                     likewise, and all readers are in ordered
-    access of tensor memory                    writer and readers are in tensor_ordered or are pipelined with the access;
-                                               if only in ordered: `tcgen05-fence`
+    access of tensor memory                    writer and readers are in tensor_ordered or pipelined with the access; if
+                                               only in ordered: `tcgen05-fence`
     strong access (atomics, flags)             as generic, but strong accesses do not race with each other
 
-Sources: PTX ISA, "Memory Consistency Model" (causality order, 8.10), "Async proxy" (8.9.1), "tcgen05 Memory Consistency
-Model" (9.7.16.6). Accesses of an operation are checked and recorded when it is issued, so the verdict does not depend on
-when it completes. Knowledge is a warp's: an order between lanes of one warp, without `__syncwarp`, is outside the model.
+Sources: PTX ISA, "Memory Consistency Model" (causality order, 8.10), "Async proxy" (8.9.1), "tcgen05 Memory
+Consistency Model" (9.7.16.6). Accesses of an operation are checked and recorded when it is issued, so the verdict does
+not depend on when it completes. Knowledge is a warp's: an order between lanes of one warp, without `__syncwarp`, is
+outside the model.
 """
 
 from __future__ import annotations
@@ -33,12 +34,12 @@ import numpy as np
 from mlagen.sim.hardware import Warp
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Iterable
 
     from numpy.typing import NDArray
 
     from mlagen.sim.hardware import Actor, AsyncOperation
-    from mlagen.sim.report import Findings, Site
+    from mlagen.sim.report import Findings, Severity, Site
 
     Cells = slice | range | NDArray[np.int64]
 
@@ -148,6 +149,10 @@ class Order:
         self._begin(warp, None)
         warp.ordered |= 1 << warp.event
         warp.tensor_ordered |= 1 << warp.event
+
+    def mark(self, actor: Actor, site: Site) -> None:
+        """Count the initialisation of a barrier among what an actor does in its present event."""
+        self._sites[actor.event] = site
 
     # Edges.
 
@@ -411,13 +416,17 @@ class Order:
                 "proxy-fence": "ordered, but not visible to the async proxy: fence.proxy.async is missing",
                 "tcgen05-fence": "ordered, but not for tensor memory: a tcgen05.fence is missing",
             }[fence]
-            severity = "note" if fence == "tcgen05-fence" and not self._strict else "error"
+            severity: Severity = (
+                "note" if fence == "tcgen05-fence" and not self._strict else "error"
+            )
             text = f"{verb} {place}: the earlier access is {advice}"
             self._findings.add(fence, text, site, earlier=earlier, region=region, severity=severity)
             return
         text = f"{verb} {place} without waiting for the earlier access"
         if self._waited >> event & 1:
-            text += ", or that warp's tcgen05.fence::before_thread_sync is missing before it arrives"
+            text += (
+                ", or that warp's tcgen05.fence::before_thread_sync is missing before it arrives"
+            )
         self._findings.add("race", text, site, earlier=earlier, region=region)
 
 

@@ -119,7 +119,7 @@ class Findings:
 
     def site(self, actor: Path | Warp, instruction: Instruction) -> Site:
         """Where an instruction is executed."""
-        warp = getattr(actor, "warp", actor)
+        warp: Any = getattr(actor, "warp", actor)  # Any: a path's warp, or the warp itself
         lanes = getattr(actor, "mask", None)
         return Site(
             warp.cta.number,

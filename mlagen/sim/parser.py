@@ -180,6 +180,8 @@ class _Parser:
     def _until(self, end: str) -> str:
         start = self._position
         stop = self._text.find(end, start)
+        if stop < 0 and end == "\n":  # the last line
+            stop = len(self._text)
         if stop < 0:
             raise self._error(f"no {end!r} until the end of the text")
         self._position = stop + 1

@@ -7,6 +7,7 @@ change the result in the same way everywhere (`.ftz`, `.sat`, rounding) are appl
 from __future__ import annotations
 
 import functools
+import importlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -309,16 +310,16 @@ NO_EFFECT = (
     "brkpt",
 )
 
-def _units():
-    import importlib
 
+@functools.cache
+def _units() -> tuple[Any, ...]:
     units = []
     for name in ("memory", "barrier", "tma", "wgmma", "tcgen05"):
         try:
             units.append(importlib.import_module(f"mlagen.sim.{name}"))
         except ImportError:
-            pass
-    return units
+            continue
+    return tuple(units)
 
 
 @functools.cache

@@ -34,7 +34,14 @@ if TYPE_CHECKING:
 
 _CONTROL = frozenset({"bra", "brx", "ret", "exit", "trap", "call"})
 # Whose first operand is a source although it is a register.
-_READS_ALL = ("bar", "barrier", "tcgen05.dealloc", "tcgen05.relinquish", "setmaxnreg", "mapa.unused")
+_READS_ALL = (
+    "bar",
+    "barrier",
+    "tcgen05.dealloc",
+    "tcgen05.relinquish",
+    "setmaxnreg",
+    "mapa.unused",
+)
 
 
 def lower(module: Module, kernel: str | None = None) -> Program:
@@ -55,7 +62,9 @@ def _entry(module: Module, kernel: str | None) -> Function:
     chosen = [function for function in entries if kernel is None or function.name == kernel]
     if len(chosen) != 1:
         names = ", ".join(function.name for function in entries) or "none"
-        raise PtxError(f"kernel {kernel or ''}: the PTX has the entries {names}\n  name one of them")
+        raise PtxError(
+            f"kernel {kernel or ''}: the PTX has the entries {names}\n  name one of them"
+        )
     return chosen[0]
 
 
@@ -79,7 +88,9 @@ class _Lowering:
         self._errors: dict[str, tuple[int, int]] = {}
         self._layout = _SharedLayout(module, function)
         self._table = RowTable(_addresses(module, function, self._layout))
-        self._home: dict[Register, int] = {}  # its only segment, by first pc; -1 if it has no single one
+        self._home: dict[
+            Register, int
+        ] = {}  # its only segment, by first pc; -1 if it has no single one
 
     def program(self) -> Program:
         """Do it all."""
@@ -116,9 +127,13 @@ class _Lowering:
                 touched[index] = step.touched
         return self._assemble(steps, touched, scratch)
 
-    def _assemble(self, steps: list[Step | None], touched: list[Touched], scratch: dict[str, int]) -> Program:
+    def _assemble(
+        self, steps: list[Step | None], touched: list[Touched], scratch: dict[str, int]
+    ) -> Program:
         function = self._function
-        last = Instruction(len(steps), "exit", (), None, steps and self._instructions[-1].line or 0, None, "exit;")
+        last = Instruction(
+            len(steps), "exit", (), None, steps and self._instructions[-1].line or 0, None, "exit;"
+        )
         return Program(
             module=self._module,
             function=function,
@@ -129,9 +144,14 @@ class _Lowering:
             specials=tuple(self._table.specials),
             static_shared_bytes=self._layout.static_bytes,
             dynamic_shared_base=self._layout.dynamic_base,
-            local_bytes=_end_of(variable for variable in function.variables if variable.space == "local"),
-            globals=tuple(name for name, one in self._module.variables.items() if one.space == "global"),
+            local_bytes=_end_of(
+                variable for variable in function.variables if variable.space == "local"
+            ),
+            globals=tuple(
+                name for name, one in self._module.variables.items() if one.space == "global"
+            ),
             reads_writes=tuple(touched),
+            rows=self._table.by_name(),
         )
 
     def _refuse(self, instruction: Instruction, what: str) -> None:
@@ -217,7 +237,9 @@ class _Lowering:
                     self._place([operation.results[place] for operation in group.operations])
         for stretch in stretches:
             for operation in stretch.operations:
-                self._place([source for source in operation.sources if isinstance(source, Register)])
+                self._place(
+                    [source for source in operation.sources if isinstance(source, Register)]
+                )
 
     def _place(self, registers: list[Register]) -> None:
         for register in registers:
@@ -240,7 +262,8 @@ class _Lowering:
             before = touched[index]
             reads = [source for source in operation.sources if isinstance(source, Register)]
             touched[index] = Touched(
-                before.reads | self._bits(reads), before.writes | self._bits(list(operation.results))
+                before.reads | self._bits(reads),
+                before.writes | self._bits(list(operation.results)),
             )
 
     def _bits(self, registers: list[Register]) -> int:
@@ -295,20 +318,27 @@ class _Lowering:
         writes = self._bits(list(results))
         if instruction.opcode.startswith("wgmma.mma"):
             reads |= writes
-        return Visible(instruction, handler, aligned, self._guard(instruction), Touched(reads, writes))
+        return Visible(
+            instruction, handler, aligned, self._guard(instruction), Touched(reads, writes)
+        )
 
 
 class _SharedLayout:
     """Where shared variables lie: those with a size first, `extern` arrays behind them."""
 
     def __init__(self, module: Module, function: Function) -> None:
-        shared = [one for one in (*module.variables.values(), *function.variables) if one.space == "shared"]
+        shared = [
+            one
+            for one in (*module.variables.values(), *function.variables)
+            if one.space == "shared"
+        ]
         self.static_bytes = _end_of(iter(shared))
         align = max([16, *(one.align for one in shared if one.size == 0)])
         end = windows.SHARED_BASE + self.static_bytes
         self.dynamic_base = -(-end // align) * align
         self.addresses = {
-            one.name: windows.SHARED_BASE + one.offset if one.size else self.dynamic_base for one in shared
+            one.name: windows.SHARED_BASE + one.offset if one.size else self.dynamic_base
+            for one in shared
         }
 
 

@@ -150,6 +150,7 @@ class Program:
         local_bytes: Local memory of a thread.
         globals: Names of the module's `.global` variables, whose addresses `open_registers` wants.
         reads_writes: Of every instruction, those of segments too.
+        rows: Kind and row of the registers that keep their values between steps, by name, for debugging and tests.
     """
 
     module: Module
@@ -164,6 +165,7 @@ class Program:
     local_bytes: int
     globals: tuple[str, ...]
     reads_writes: tuple[Touched, ...]
+    rows: dict[str, tuple[RegisterKind, int]]
     _spare: list[RegisterFile] = field(default_factory=list)
 
     def open_registers(self, cta: Cta, symbols: dict[str, int]) -> None:

@@ -43,6 +43,9 @@ class View:
 
 VIEWS: dict[str, View] = {
     "pred": View("pred", np.dtype(np.bool_)),
+    "b16": View("b16", np.dtype(np.uint16)),
+    "b32": View("b32", np.dtype(np.uint32)),
+    "b64": View("b64", np.dtype(np.uint64)),
     **{f"u{bits}": View(f"b{bits}", np.dtype(f"u{bits // 8}")) for bits in (16, 32, 64)},  # type: ignore[arg-type] # b16 b32 b64
     **{f"s{bits}": View(f"b{bits}", np.dtype(f"i{bits // 8}")) for bits in (16, 32, 64)},  # type: ignore[arg-type] # b16 b32 b64
     "f16": View("b16", np.dtype(np.float16)),
@@ -77,7 +80,8 @@ class RegisterFile:
             dtype = np.bool_ if kind == "pred" else f"u{int(kind[1:]) // 8}"
             self.arrays[kind] = np.empty((rows[kind], threads), dtype)
         for name, view in VIEWS.items():
-            self.arrays[name] = self.arrays[view.file].view(view.dtype)
+            if name not in self.arrays:
+                self.arrays[name] = self.arrays[view.file].view(view.dtype)
 
     def poison(self, rows: dict[str, int]) -> None:
         """Make the first rows of every kind undefined."""

@@ -56,6 +56,10 @@ class RowTable:
         """Whether a register has a row here."""
         return register in self._rows
 
+    def by_name(self) -> dict[str, tuple[RegisterKind, int]]:
+        """Kind and row of all registers; of several with one name, in different scopes, the last."""
+        return {register.name: (register.kind, row) for register, row in self._rows.items()}
+
     def place_halves(self, whole: Register, low: Register, high: Register) -> None:
         """Let the halves of a `b128` register, which others name by themselves, be its rows."""
         self._rows[low] = self.row_of(whole)
@@ -93,27 +97,47 @@ class SegmentRows:
         if first.guard is not None:
             guard = (self._row(first.guard[0]), first.guard[1])
         if group.is_chain:
-            sources: list[Rows | Constant] = [_sequence([self._row(register) for register in chain_links(group)])]
+            sources: list[Rows | Constant] = [
+                _sequence([self._row(register) for register in chain_links(group)])
+            ]
             alu = replace(first.alu, sources=first.alu.sources[:1])
             results = (self._row(operations[-1].results[0]),)
-            return Call(alu, tuple(sources), results, len(operations), guard, first.instruction, is_chain=True)
+            return Call(
+                alu,
+                tuple(sources),
+                results,
+                len(operations),
+                guard,
+                first.instruction,
+                is_chain=True,
+            )
         alone = len(operations) == 1
         sources = [
             self._operands([one.sources[place] for one in operations], kind, alone=alone)
             for place, kind in enumerate(first.alu.sources)
         ]
         targets = [
-            [self._row(one.results[place]) for one in operations] for place in range(len(first.alu.results))
+            [self._row(one.results[place]) for one in operations]
+            for place in range(len(first.alu.results))
         ]
         rows = tuple(target[0] if alone else _sequence(target) for target in targets)
-        return Call(first.alu, tuple(sources), rows, 0 if alone else len(operations), guard, first.instruction)
+        return Call(
+            first.alu,
+            tuple(sources),
+            rows,
+            0 if alone else len(operations),
+            guard,
+            first.instruction,
+        )
 
     def _row(self, register: Register) -> int:
         if not self._is_local(register):
             return self._table.row_of(register)
         row = self._rows.get(register)
         if row is None:
-            row = self._rows[register] = self._table.counts[register.kind] + self.counts[register.kind]
+            row = self._rows[register] = (
+                self._table.counts[register.kind] + self.counts[register.kind]
+            )
             self.counts[register.kind] += 1
         return row
 

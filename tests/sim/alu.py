@@ -1,0 +1,107 @@
+"""Runs single instructions on given register values, through parser and lowering."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mlagen.sim.hardware import Cta, Path, Simulation, Warp
+from mlagen.sim.lower import lower
+from mlagen.sim.parser import parse
+from mlagen.sim.segment import Segment
+
+THREADS = 128
+
+_KERNEL = """.version 9.0
+.target sm_100a
+.address_size 64
+.visible .entry kernel(.param .b64 first, .param .align 16 .b8 second[48])
+{{
+.reg .pred %p<10>; .reg .b16 %h<20>; .reg .b32 %r<20>; .reg .b64 %d<20>; .reg .b128 %q<4>;
+.reg .pred %jp; .reg .b16 %jh; .reg .b32 %jr; .reg .b64 %jd;
+{body}
+bra.uni NEXT;
+NEXT:
+{uses}
+ret;
+}}
+"""
+_JUNK = {"p": "mov.pred %jp", "h": "mov.b16 %jh", "r": "mov.b32 %jr", "d": "mov.b64 %jd"}
+
+
+@dataclass
+class Reports:
+    """Stands in for `Findings`."""
+
+    items: list[tuple[str, str]] = field(default_factory=list)
+
+    def add(self, kind: str, message: str, site: object = None, **_: object) -> None:
+        self.items.append((kind, message))
+
+    def site(self, *_: object) -> None:
+        return None
+
+
+class _Bytes:
+    """Stands in for shared memory, of which special registers want the size."""
+
+    bytes = np.zeros(1024 + 4096, np.uint8)
+
+
+def make_cta(threads: int = THREADS, **fields: Any) -> Cta:
+    """A CTA with warps, without memory. Any: whatever `Simulation` has."""
+    values: dict[str, Any] = {
+        "function": None,
+        "memory": None,
+        "order": None,
+        "findings": Reports(),
+        "strict": True,
+        "target": "sm_100a",
+        "grid": (6, 2, 1),
+        "block": (threads, 1, 1),
+        "cluster_shape": (1, 1, 1),
+        **fields,
+    }
+    simulation = Simulation(**values)
+    cta = Cta(simulation, (0, 0, 0), 0)
+    cta.shared = cast("Any", _Bytes())
+    cta.warps = [Warp(cta, index, (1 << 32) - 1) for index in range(-(-threads // 32))]
+    return cta
+
+
+def run(
+    body: str,
+    inputs: dict[str, NDArray[Any]] | None = None,
+    *,
+    mask: int | None = None,
+    cta: Cta | None = None,
+) -> dict[str, NDArray[Any]]:
+    """Execute `body` and return all registers that it names.
+
+    Args:
+        body: PTX statements on `%p0..9`, `%h0..19` (16 bits), `%r0..19` (32), `%d0..19` (64).
+        inputs: Values of registers, of any type of their size, one per thread.
+        mask: Lanes of warp 1 that execute; all of all warps by default.
+        cta: Runs it; a new one by default.
+    """
+    names = sorted(set(re.findall(r"%[phrd]\d+", body)))
+    uses = "\n".join(f"{_JUNK[name[1]]}, {name};" for name in names)
+    program = lower(parse(_KERNEL.format(body=body, uses=uses)))
+    cta = cta or make_cta()
+    program.open_registers(cta, {})
+    for name, values in (inputs or {}).items():
+        kind, row = program.rows[name]
+        array = cta.registers[kind]
+        array[row] = np.ascontiguousarray(values).view(array.dtype)
+    segment = program.steps[0]
+    assert isinstance(segment, Segment)
+    with np.errstate(all="ignore"):
+        if mask is None:
+            segment.run(cta, 0, len(cta.warps))
+        else:
+            segment.run_path(Path(cta.warps[1], 0, mask))
+    return {name: cta.registers[program.rows[name][0]][program.rows[name][1]].copy() for name in names}

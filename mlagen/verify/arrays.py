@@ -29,7 +29,7 @@ class Backend(Protocol):
         """The values of a one-dimensional array of integers, on the host."""
 
     def exp(self, array: Array) -> Array:
-        """Natural exponential."""
+        """Natural exponential; of a large number it is inf, silently."""
 
     def log(self, array: Array) -> Array:
         """Natural logarithm; of 0 it is -inf, silently."""
@@ -81,7 +81,8 @@ class NumpyBackend:
 
     def exp(self, array: Array) -> Array:
         """See `Backend`."""
-        return np.exp(array)
+        with np.errstate(over="ignore"):
+            return np.exp(array)
 
     def log(self, array: Array) -> Array:
         """See `Backend`."""

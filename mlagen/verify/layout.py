@@ -1,0 +1,199 @@
+"""Operands as the tensors that a spec wants, with NaN in every element that no kernel may use.
+
+Such elements are columns before the rope, rows past a sequence's end, slots past a page table's last key, spare pages.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from mlagen.verify.operands import rope_heads
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from numpy.typing import NDArray
+
+    from mlagen.spec.model import KernelSpec
+    from mlagen.verify.operands import Lengths, Operands
+
+    Array = NDArray[Any]  # Any: bfloat16, float16 and int32 alike
+
+# A page id that no cache has: entries past a sequence's last page are never used.
+UNUSED_PAGE = 1 << 30
+# 16 bytes of a 16-bit type, the least step of a tensor map's strides.
+_ADDED_COLUMNS = 8
+_SPARE_PAGES = 2
+
+
+def lay_out(
+    spec: KernelSpec,
+    lengths: Lengths,
+    operands: Operands,
+    *,
+    strided: bool = False,
+    padding: int = 0,
+    random: np.random.Generator,
+) -> dict[str, Array]:
+    """The tensors under the names that `run` takes.
+
+    Args:
+        spec: Says which tensors there are and how they lie.
+        lengths: As `fit_lengths` returns them.
+        operands: Values.
+        strided: Make every tensor a view into a larger one, with strides of its own.
+        padding: Rows that belong to no sequence behind the last one of ragged tensors, and behind each sequence of
+            dense keys with lengths.
+        random: For the order of pages.
+    """
+    layout = _Layout(spec, lengths, strided, padding, random)
+    tensors = {**layout.queries(operands), **layout.keys(operands), **layout.offsets()}
+    if spec.sink:
+        tensors["sinks"] = operands.sinks
+    if any(mod.kind == "alibi" and mod.slopes == "tensor" for mod in spec.score_mods):
+        tensors["alibi_slopes"] = operands.alibi_slopes
+    return tensors
+
+
+@dataclass(frozen=True, slots=True)
+class _Layout:
+    spec: KernelSpec
+    lengths: Lengths
+    strided: bool
+    padding: int
+    random: np.random.Generator
+
+    def queries(self, operands: Operands) -> dict[str, Array]:
+        q = operands.q
+        if self.spec.q_layout == "dense":
+            q = q.reshape(self.lengths.batch, -1, *q.shape[1:])
+        elif self.padding:
+            q = self._spread(q, self.lengths.queries, self.lengths.queries)
+        q = self._view(q)
+        if self.spec.q_form == "fused":
+            return {"q": q}
+        nope = self.spec.geometry.qk_nope_head_dim
+        parts = {"q_nope": q[..., :nope], "q_pe": q[..., nope:]}
+        return parts if self.strided else {name: part.copy() for name, part in parts.items()}
+
+    def keys(self, operands: Operands) -> dict[str, Array]:
+        layout, k, v = self.spec.k_rope.layout, operands.k_nope, operands.v
+        if layout == "fused":
+            rope = np.broadcast_to(operands.k_rope, (*k.shape[:2], operands.k_rope.shape[-1]))
+            k = np.concatenate([k, rope], axis=-1)
+        kv_layout = self.spec.kv.layout
+        if self.strided:  # k and v are slices of one tensor, as models project them
+            both = self._view(self._place(np.concatenate([k, v], axis=-1), kv_layout))
+            tensors = {"k": both[..., : k.shape[-1]], "v": both[..., k.shape[-1] :]}
+        else:
+            tensors = {"k": self._place(k, kv_layout), "v": self._place(v, kv_layout)}
+        if layout == "paged":
+            tensors |= self._pages(self._rows(operands.k_rope))
+        elif layout != "fused":
+            rows = self._view(self._place(self._rows(operands.k_rope), layout))
+            tensors["k_rope"] = self._without_single_head(rows)
+        return tensors
+
+    def offsets(self) -> dict[str, Array]:
+        spec, lengths = self.spec, self.lengths
+        tensors = {}
+        if spec.q_layout == "ragged":
+            tensors["cu_seqlens_q"] = _running_totals(lengths.queries)
+        if spec.kv.layout == "ragged" and spec.kv.row_offsets:
+            tensors["cu_seqlens_k"] = _running_totals(self._capacities())
+        if spec.kv.seqlens or spec.kv_length_counts == "prefix":
+            own = lengths.queries if spec.kv_length_counts == "prefix" else (0,) * lengths.batch
+            counts = [keys - queries for keys, queries in zip(lengths.keys, own, strict=True)]
+            tensors["cache_seqlens"] = np.array(counts, dtype=np.int32)
+        return tensors
+
+    def _capacities(self) -> tuple[int, ...]:
+        """Rows between two entries of `cu_seqlens_k`: more than keys where lengths stand beside."""
+        if self.spec.kv_length_counts == "total":
+            return self.lengths.keys
+        return tuple(keys + 3 * (index % 3) for index, keys in enumerate(self.lengths.keys))
+
+    def _place(self, rows: Array, layout: str) -> Array:
+        """Rows of keys, packed by sequence, in a ragged or dense tensor."""
+        lengths = self.lengths.keys
+        if layout == "ragged":
+            return self._spread(rows, lengths, self._capacities())
+        may_be_longer = self.spec.kv.layout == "ragged" or self.spec.kv.seqlens
+        capacity = max(lengths, default=0) + (self.padding if may_be_longer else 0)
+        placed = _filled((len(lengths), capacity, *rows.shape[1:]), rows.dtype)
+        for part, sequence in zip(placed, _split(rows, lengths), strict=True):
+            part[: len(sequence)] = sequence
+        return placed
+
+    def _spread(self, rows: Array, lengths: Sequence[int], capacities: Sequence[int]) -> Array:
+        """Packed rows, each sequence moved to the start of its own capacity."""
+        placed = _filled((sum(capacities) + self.padding, *rows.shape[1:]), rows.dtype)
+        first = 0
+        for sequence, capacity in zip(_split(rows, lengths), capacities, strict=True):
+            placed[first : first + len(sequence)] = sequence
+            first += capacity
+        return placed
+
+    def _rows(self, rope: Array) -> Array:
+        """Rope rows at the end of rows as wide as the spec says."""
+        width = self.spec.k_rope.row_width
+        assert width is not None
+        rows = _filled((*rope.shape[:-1], width), rope.dtype)
+        rows[..., width - rope.shape[-1] :] = rope
+        return rows
+
+    def _pages(self, rows: Array) -> dict[str, Array]:
+        """A cache with its pages in random order, and the table that finds them."""
+        size = self.spec.k_rope.page_size
+        assert size is not None
+        counts = [-(-keys // size) for keys in self.lengths.keys]
+        pages = sum(counts) + (_SPARE_PAGES if self.padding else 0)
+        order = self.random.permutation(pages)
+        cache = _filled((pages, size, *rows.shape[1:]), rows.dtype)
+        table = np.full((len(counts), max(counts, default=0)), UNUSED_PAGE, dtype=np.int32)
+        first = 0
+        for index, sequence in enumerate(_split(rows, self.lengths.keys)):
+            own = order[first : first + counts[index]]
+            padded = _filled((len(own) * size, *rows.shape[1:]), rows.dtype)
+            padded[: len(sequence)] = sequence
+            cache[own] = padded.reshape(len(own), size, *rows.shape[1:])
+            table[index, : len(own)] = own
+            first += len(own)
+        return {
+            "k_rope": self._without_single_head(self._view(cache)),
+            "block_table": self._view(table, filler=UNUSED_PAGE),
+        }
+
+    def _without_single_head(self, rows: Array) -> Array:
+        return rows if rope_heads(self.spec) > 1 else rows[..., 0, :]
+
+    def _view(self, values: Array, *, filler: float = np.nan) -> Array:
+        """The values, or with `strided` a copy inside a larger tensor, whose strides are its own."""
+        if not self.strided:
+            return values
+        # No rows are added behind a sequence: batch and rows are one dimension of some maps, so that the batch stride
+        # must be a whole number of rows.
+        *outer, inner, columns = values.shape
+        larger = np.full((*outer, inner + 1, columns + _ADDED_COLUMNS), filler, dtype=values.dtype)
+        inside = larger[tuple(slice(size) for size in values.shape)]
+        inside[...] = values
+        return inside
+
+
+def _filled(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
+    return np.full(shape, np.nan, dtype=dtype)
+
+
+def _running_totals(lengths: Iterable[int]) -> Array:
+    return np.cumsum([0, *lengths], dtype=np.int32)
+
+
+def _split(rows: Array, lengths: Sequence[int]) -> Iterator[Array]:
+    """The rows of each sequence."""
+    first = 0
+    for length in lengths:
+        yield rows[first : first + length]
+        first += length

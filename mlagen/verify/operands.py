@@ -1,0 +1,166 @@
+"""What one call computes with, as NumPy arrays: lengths, and values drawn so that they reach a kernel's branches.
+
+Operands are what attention means: one row a token, packed by sequence. `layout.py` puts them where a kernel's spec
+says that it looks.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Literal
+
+import ml_dtypes
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from numpy.typing import NDArray
+
+    from mlagen.spec.model import KernelSpec
+
+    Array = NDArray[Any]  # Any: bfloat16 and float16 alike
+
+Values = Literal[
+    "random", "integer", "rising", "falling", "threshold", "huge rising", "huge falling"
+]
+
+# With it, products of Q and K are base-2 logits: 2^integer is exact, and so are the scores of `profiled` values.
+EXACT_SCALE = math.log(2.0)
+_SMALL_INTEGERS = 3
+_LARGEST_LOGIT = 60_000.0
+
+
+@dataclass(frozen=True, slots=True)
+class Lengths:
+    """Sizes of one call: sequence `i` has `queries[i]` queries on `keys[i]` keys."""
+
+    queries: tuple[int, ...]
+    keys: tuple[int, ...]
+    heads: int
+
+    @property
+    def batch(self) -> int:
+        """Number of sequences."""
+        return len(self.queries)
+
+
+@dataclass(frozen=True, slots=True)
+class Operands:
+    """Values of one call, packed by sequence.
+
+    Attributes:
+        q: `[total_q, H, qk_head_dim]`.
+        k_nope: `[total_k, H, qk_nope_head_dim]`.
+        k_rope: `[total_k, rope heads, qk_rope_head_dim]`.
+        v: `[total_k, H, v_head_dim]`.
+        sinks: float32 `[H]`.
+        alibi_slopes: float32 `[H]`.
+    """
+
+    q: Array
+    k_nope: Array
+    k_rope: Array
+    v: Array
+    sinks: Array
+    alibi_slopes: Array
+
+
+def fit_lengths(spec: KernelSpec, lengths: Lengths) -> Lengths:
+    """The lengths, those that the spec cannot express replaced by the nearest that it can."""
+    queries, keys = lengths.queries, lengths.keys
+    if spec.q_layout == "dense":
+        queries = (max(queries),) * len(queries)
+    if spec.kv.layout == "ragged" and not spec.kv.row_offsets:
+        keys = queries
+    elif spec.kv.layout == "dense" and not spec.kv.seqlens:
+        keys = (max(keys),) * len(keys)
+    if spec.kv_length_counts == "prefix":  # this call's own keys come on top
+        keys = tuple(q + k for q, k in zip(queries, keys, strict=True))
+    return replace(lengths, queries=queries, keys=keys)
+
+
+def rope_heads(spec: KernelSpec) -> int:
+    """Rope heads that share the query heads between them."""
+    return spec.k_rope.num_heads if spec.k_rope.layout != "fused" else 1
+
+
+def draw_operands(
+    spec: KernelSpec,
+    lengths: Lengths,
+    values: Values,
+    *,
+    tile_n: int,
+    rescale_threshold: float,
+    random: np.random.Generator,
+) -> Operands:
+    """Operands in the spec's dtype.
+
+    Args:
+        spec: The kernel.
+        lengths: As `fit_lengths` returns them.
+        values: `random`: normal draws. `integer`: small integers, whose products and sums are exact. The others are
+            profiles of the base-2 logits along the keys, for calls with EXACT_SCALE.
+        tile_n: Keys of a step, by which profiles move.
+        rescale_threshold: Base-2 logits around which `threshold` moves.
+        random: Where draws come from.
+    """
+    operands = _draw_plain(spec, lengths, random, is_integer=values == "integer")
+    profile = _PROFILES.get(values)
+    if profile is None:
+        return operands
+    key = np.concatenate([np.arange(count) for count in (*lengths.keys, 0)])
+    return _with_logits(operands, profile(key, tile_n, rescale_threshold))
+
+
+def _draw_plain(
+    spec: KernelSpec, lengths: Lengths, random: np.random.Generator, *, is_integer: bool
+) -> Operands:
+    """Normal draws, or small integers."""
+    geometry, heads = spec.geometry, lengths.heads
+    dtype = np.dtype(getattr(ml_dtypes, spec.dtype, spec.dtype))
+
+    def draw(*shape: int, sparse: bool = False) -> Array:
+        if not is_integer:
+            return random.standard_normal(shape, dtype=np.float32).astype(dtype)
+        if sparse:  # so that logits of hundreds of columns stay small
+            drawn = random.integers(-1, 1, shape, endpoint=True) * random.integers(0, 2, shape)
+        else:
+            drawn = random.integers(-_SMALL_INTEGERS, _SMALL_INTEGERS, shape, endpoint=True)
+        return drawn.astype(dtype)
+
+    total_q, total_k = sum(lengths.queries), sum(lengths.keys)
+    return Operands(
+        q=draw(total_q, heads, geometry.qk_head_dim, sparse=True),
+        k_nope=draw(total_k, heads, geometry.qk_nope_head_dim, sparse=True),
+        k_rope=draw(total_k, rope_heads(spec), geometry.qk_rope_head_dim, sparse=True),
+        v=draw(total_k, heads, geometry.v_head_dim),
+        sinks=random.standard_normal(heads, dtype=np.float32),
+        alibi_slopes=0.3 * np.abs(random.standard_normal(heads, dtype=np.float32)),
+    )
+
+
+def _with_logits(operands: Operands, logits: NDArray[np.float64]) -> Operands:
+    """The operands with Q and K replaced by ones whose product is exactly `logits[key]` for each query and head."""
+    q, k = np.zeros_like(operands.q), np.zeros_like(operands.k_nope)
+    # 256 a + b + c with integers a and b of at most 8 bits and a fraction c: each is exact in bfloat16 and float16.
+    high = np.round(logits / 256)
+    low = np.round(logits - 256 * high)
+    for column, (weight, part) in enumerate(
+        ((256.0, high), (1.0, low), (1.0, logits - 256 * high - low))
+    ):
+        q[..., column] = weight
+        k[..., column] = part[:, None].astype(k.dtype)
+    return replace(operands, q=q, k_nope=k, k_rope=np.zeros_like(operands.k_rope))
+
+
+# Base-2 logit of key j, given the keys n of a step and the threshold t of the kernel.
+_PROFILES: dict[str, Callable[[NDArray[Any], int, float], NDArray[np.float64]]] = {
+    "rising": lambda j, n, t: 20.0 * (j // n),
+    "falling": lambda j, n, t: -20.0 * (j // n),
+    # Just under the threshold, then just over it: visited from the last key to the first.
+    "threshold": lambda j, n, t: np.where(j // n % 2, t + 0.25, t - 0.25) * -(j // n),
+    "huge rising": lambda j, n, t: np.where(j < n, -_LARGEST_LOGIT, _LARGEST_LOGIT - j % 3),
+    "huge falling": lambda j, n, t: np.where(j < n, _LARGEST_LOGIT - j % 3, -_LARGEST_LOGIT),
+}

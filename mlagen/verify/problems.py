@@ -1,0 +1,159 @@
+"""Problems for a kernel: calls, small enough for a simulator, that together reach every branch of it.
+
+Lengths are given in tiles of the kernel's own plan. Batches are ragged, with empty sequences, sequences of one, offsets
+between queries and keys that are no multiple of a tile, and few blocks, so that each walks many tiles, some of them
+empty or only partly visible. Equal seeds give equal problems.
+"""
+
+from __future__ import annotations
+
+import zlib
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from mlagen.plan import plan_kernel
+from mlagen.verify.layout import lay_out
+from mlagen.verify.operands import EXACT_SCALE, Lengths, Values, draw_operands, fit_lengths
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from numpy.typing import NDArray
+
+    from mlagen.plan.plan import KernelPlan
+    from mlagen.spec.model import KernelSpec
+
+# A window or chunk up to here fits into a problem of ordinary size; wider ones get a few rows at their edge.
+_NARROW = 512
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One call of one kernel.
+
+    Attributes:
+        name: Says what is special about it; unique among a kernel's problems.
+        tensors: Arguments of `run` under their canonical names; bfloat16 is that of `ml_dtypes`.
+        options: Other arguments of `run`: `softmax_scale`, `max_seqlen_q`.
+        ctas: How many blocks to run it with.
+        is_exact: Every probability is a power of two: only the output is rounded.
+    """
+
+    name: str
+    tensors: dict[str, NDArray[Any]]  # Any: bfloat16, float16, float32 and int32
+    options: dict[str, Any] = field(default_factory=dict)  # as `run` takes them
+    ctas: int = 1
+    is_exact: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class _Recipe:
+    """A problem before its tensors are made."""
+
+    name: str
+    queries: tuple[int, ...]
+    keys: tuple[int, ...]
+    values: Values = "random"
+    heads: int = 1
+    ctas: int = 1
+    strided: bool = False
+    padding: int = 0
+    says_longest: bool = False
+
+
+def problems(spec: KernelSpec, *, seed: int = 0) -> list[Problem]:
+    """The problems of a kernel; the first is one tile of random values.
+
+    Raises:
+        SpecError, PlanError: There is no such kernel.
+    """
+    plan = plan_kernel(spec)
+    return [_make(plan, recipe, seed) for recipe in _recipes(plan)]
+
+
+def problem_names(spec: KernelSpec) -> list[str]:
+    """The names of a kernel's problems, in order; makes no tensors."""
+    return [recipe.name for recipe in _recipes(plan_kernel(spec))]
+
+
+def make_problem(spec: KernelSpec, name: str, *, seed: int = 0) -> Problem:
+    """One problem of a kernel, by its name.
+
+    Raises:
+        KeyError: It has none of that name.
+    """
+    plan = plan_kernel(spec)
+    for recipe in _recipes(plan):
+        if recipe.name == name:
+            return _make(plan, recipe, seed)
+    raise KeyError(name)
+
+
+def _recipes(plan: KernelPlan) -> Iterator[_Recipe]:
+    m, n = plan.tile_m, plan.tile_n
+    yield _Recipe("random", (m,), (2 * n + 5,))
+    yield _Recipe("integer walk", (m + 1, 0, 40, 1, 3), (n + 1, 7, 1, 0, 2 * n), "integer")
+    yield _Recipe(
+        "three blocks walk",
+        (m + 72, 5, 0, m, 17, 2 * m + 1),
+        (n + 9, 2 * n - 1, 3, 0, 1, n // 2 + 3),
+        heads=2,
+        ctas=3,
+        strided=True,
+        padding=3,
+    )
+    yield _Recipe(
+        "longer keys", (70, 1), (3 * n + 45, 4 * n), "integer", heads=2, ctas=2, padding=1
+    )
+    yield _Recipe("more queries than keys", (2 * m + 5, 9), (n // 2 + 3, 8), says_longest=True)
+    yield _Recipe("no keys", (m + 2,), (0,), "integer")
+    yield _Recipe("one key", (1, m), (1, 1), "random")
+    for values in ("rising", "falling", "threshold", "huge rising", "huge falling"):
+        yield _Recipe(values, (m - 1,), (3 * n + 1,), values)
+    yield from _edges(plan)
+
+
+def _edges(plan: KernelPlan) -> Iterator[_Recipe]:
+    """Problems at the edges of the mask."""
+    mask, m, n = plan.spec.mask, plan.tile_m, plan.tile_n
+    if mask.kind == "sliding_window":
+        width = max(side for side in (mask.left, mask.right, 0) if side is not None)
+        queries = m + 30 if width <= _NARROW else 20
+        yield _Recipe("edge of the window", (queries,), (width + n + 40,), "integer")
+    elif mask.kind == "chunked":
+        if mask.size <= _NARROW:
+            yield _Recipe("edge of the chunk", (m + 30,), (mask.size + n,), "integer")
+        else:  # positions before the edge would see the whole chunk
+            yield _Recipe("behind the edge of the chunk", (m + 3,), (mask.size + m + n,), "integer")
+
+
+def _make(plan: KernelPlan, recipe: _Recipe, seed: int) -> Problem:
+    spec = plan.spec
+    heads = recipe.heads * (spec.k_rope.num_heads if spec.k_rope.layout != "fused" else 1)
+    lengths = fit_lengths(spec, Lengths(recipe.queries, recipe.keys, heads))
+    random = np.random.default_rng([seed, zlib.crc32(recipe.name.encode())])
+    operands = draw_operands(
+        spec,
+        lengths,
+        recipe.values,
+        tile_n=plan.tile_n,
+        rescale_threshold=plan.rescale_threshold,
+        random=random,
+    )
+    tensors = lay_out(
+        spec, lengths, operands, strided=recipe.strided, padding=recipe.padding, random=random
+    )
+    options: dict[str, Any] = {}  # as `run` takes them
+    if recipe.values != "random":
+        options["softmax_scale"] = EXACT_SCALE
+    if recipe.says_longest:
+        options["max_seqlen_q"] = max(lengths.queries)
+    is_exact = (
+        recipe.values == "integer"
+        and spec.dtype == "bfloat16"  # float16 has no small powers of two
+        and not spec.sink
+        and spec.score_mod.kind == "identity"
+    )
+    return Problem(recipe.name, tensors, options, recipe.ctas, is_exact)

@@ -285,7 +285,7 @@ def permute_bytes(mode: str) -> Call:
 
     def call(a: Array, b: Array, c: Array, out: Array) -> None:
         both = b.astype(np.uint64) << np.uint64(32) | a
-        result = np.zeros(both.shape, np.uint32)
+        result = np.zeros(out.shape, np.uint32)
         for place in range(4):
             if table is None:
                 selector = c >> np.uint32(4 * place) & np.uint32(15)

@@ -104,4 +104,6 @@ def run(
             segment.run(cta, 0, len(cta.warps))
         else:
             segment.run_path(Path(cta.warps[1], 0, mask))
-    return {name: cta.registers[program.rows[name][0]][program.rows[name][1]].copy() for name in names}
+    return {
+        name: cta.registers[program.rows[name][0]][program.rows[name][1]].copy() for name in names
+    }

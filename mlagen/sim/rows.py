@@ -98,7 +98,7 @@ class SegmentRows:
             guard = (self._row(first.guard[0]), first.guard[1])
         if group.is_chain:
             sources: list[Rows | Constant] = [
-                _sequence([self._row(register) for register in chain_links(group)])
+                _sequence([self._row(register) for register in group.links])
             ]
             alu = replace(first.alu, sources=first.alu.sources[:1])
             results = (self._row(operations[-1].results[0]),)
@@ -155,17 +155,6 @@ class SegmentRows:
             return Constant(np.array([constant(number, kind) for number in numbers])[:, None])
         rows = [self._row(operand) for operand in plain if isinstance(operand, Register)]
         return rows[0] if alone else _sequence(rows)
-
-
-def chain_links(group: Group) -> list[Register]:
-    """What a chain combines: what its first link starts from, then what each link adds."""
-    first, *rest = group.operations
-    links = list(first.sources)
-    before = first
-    for operation in rest:
-        links += [source for source in operation.sources if source != before.results[0]]
-        before = operation
-    return [link for link in links if isinstance(link, Register)]
 
 
 def _sequence(rows: list[int]) -> Rows:

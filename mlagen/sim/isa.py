@@ -20,6 +20,7 @@ from mlagen.sim.conversions import find_conversion
 
 if TYPE_CHECKING:
     from mlagen.sim.hardware import Decoder
+    from mlagen.sim.ptx import Function
 
 Call = Callable[..., Any]  # a NumPy ufunc, or a function of this package: sources, then results
 
@@ -336,3 +337,14 @@ def find_unit(opcode: str) -> tuple[Decoder, bool]:
             if prefix in unit.DECODERS:
                 return unit.DECODERS[prefix], prefix in unit.ALIGNED
     raise UnsupportedPtxError("no unit executes it")
+
+
+def check_function(function: Function) -> None:
+    """Ask the units about a kernel as a whole.
+
+    Raises:
+        UnsupportedPtxError: Instructions that are known do not go together.
+    """
+    for unit in _units():
+        if hasattr(unit, "check_function"):
+            unit.check_function(function)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from mlagen.errors import PtxError, UnsupportedPtxError
 from mlagen.sim import windows
 from mlagen.sim.fuse import Group, fuse
-from mlagen.sim.isa import NO_EFFECT, find_unit
+from mlagen.sim.isa import NO_EFFECT, check_function, find_unit
 from mlagen.sim.operands import OperandBinder
 from mlagen.sim.program import Branch, Exit, Guard, IndexedBranch, Nothing, Program, Step, Visible
 from mlagen.sim.ptx import (
@@ -54,7 +54,9 @@ def lower(module: Module, kernel: str | None = None) -> Program:
     Raises:
         UnsupportedPtxError: It lists every instruction that nobody can execute, with line and count.
     """
-    return _Lowering(module, _entry(module, kernel)).program()
+    function = _entry(module, kernel)
+    check_function(function)
+    return _Lowering(module, function).program()
 
 
 def _entry(module: Module, kernel: str | None) -> Function:

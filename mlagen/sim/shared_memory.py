@@ -143,7 +143,7 @@ class SharedMemory:
         if not self.check_lanes(addresses, size, site):
             return np.full((len(addresses), size), POISON, dtype=np.uint8)
         cells = cells_of(addresses, size)
-        self._check_readable(cells, site)
+        self.check_readable(cells, site)
         order = self.cta.simulation.order
         if order.enabled:
             if is_strong:
@@ -184,7 +184,7 @@ class SharedMemory:
         if not self.check_lanes(addresses, size, site):
             return
         cells = cells_of(addresses, size)
-        self._check_readable(cells, site)
+        self.check_readable(cells, site)
         order = self.cta.simulation.order
         if order.enabled:
             order.strong(self.shadow, cells, actor, site, writes=True)
@@ -211,7 +211,7 @@ class SharedMemory:
                     break
         return True
 
-    def _check_readable(self, cells: NDArray[np.int64] | slice, site: Site) -> None:
+    def check_readable(self, cells: NDArray[np.int64] | slice, site: Site) -> None:
         """Report a read of bytes that nobody has written, or that are about to change."""
         if not self.initialised[cells].all():
             self._report_first(

@@ -87,13 +87,16 @@ def _decode_operands(instruction: Instruction, binder: Binder, form: MmaForm) ->
     """`[d], a-desc | [a], b-desc, idesc, {disable-output-lane,} enable-input-d {, scale | zero-column-mask}`."""
     d, a, b, descriptor, *rest = instruction.operands
     words: tuple[Operand, ...] = ()
-    if isinstance(rest[0], Vector):
-        words = rest.pop(0).elements
+    if rest and isinstance(rest[0], Vector):
+        words = rest[0].elements
+        del rest[0]
     expected = 0 if form.weight_stationary else 4 * form.cta_group
     if words and len(words) != expected:
         raise UnsupportedPtxError(
             f"{instruction.opcode}: {len(words)} words of disable-output-lane"
         )
+    if not rest:
+        raise UnsupportedPtxError(f"{instruction.opcode}: too few operands")
     enable, *tail = rest
     scale = _tail_immediate(instruction, tail, form)
     return _Operands(
@@ -313,9 +316,9 @@ def _record_order(
     reading = None
     if form.a_in_tensor_memory:
         reading = record(path, product.name, site)
-        for tile in product.a:
-            assert isinstance(tile, TensorTile)
-            order.tensor_read(tile.memory.shadow, tile.cells, reading, site, own=before)
+        for part in product.a:
+            assert isinstance(part, TensorTile)
+            order.tensor_read(part.memory.shadow, part.cells, reading, site, own=before)
     after = before | thread.chains.get(chain, 0) | thread.reads
     for block in accumulator.blocks:
         cells = accumulator.cells(block, descriptor.n)

@@ -104,14 +104,15 @@ class MatrixProduct(AsyncOperation):
         """Multiply and write D."""
         descriptor = self.descriptor
         b = np.concatenate([tile.read() for tile in self.b])
-        negative = descriptor.negate_a != descriptor.negate_b
+        if descriptor.negate_a != descriptor.negate_b:
+            b = -b
         # Every operand is read before D is written: D may lie over A.
         products = [
             multiply(tile.read(), b[block.columns_of(descriptor.n)])
             for tile, block in zip(self.a, self.accumulator.blocks, strict=True)
         ]
         for block, product in zip(self.accumulator.blocks, products, strict=True):
-            self._add(block, -product if negative else product)
+            self._add(block, product)
 
     def _add(self, block: Block, product: NDArray[Any]) -> None:
         """Write a block of D."""
@@ -132,7 +133,8 @@ class MatrixProduct(AsyncOperation):
 def multiply(a: NDArray[Any], b: NDArray[Any]) -> NDArray[Any]:
     """`a @ b.T`, in float32, or exactly for integers."""
     if a.dtype == np.float32:
-        return a @ b.T
+        result: NDArray[Any] = a @ b.T
+        return result
     # float64 holds every sum of 32 products of bytes exactly, and NumPy multiplies it faster than integers.
     product: NDArray[Any] = (a.astype(np.float64) @ b.T.astype(np.float64)).astype(np.int64)
     return product

@@ -14,11 +14,11 @@ from mlagen.runtime import driver as driver_module
 from mlagen.runtime.addressing import check_strides
 from mlagen.runtime.arguments import parse_call
 from mlagen.runtime.binaries import Binaries, JitPolicy
+from mlagen.runtime.cuda_launch import Recipe
 from mlagen.runtime.device import devices_of
 from mlagen.runtime.device_values import check_device_values
 from mlagen.runtime.dispatch import normalised, select
 from mlagen.runtime.inputs import check_presence, check_tensors
-from mlagen.runtime.launch import Recipe
 from mlagen.settings import Settings
 from mlagen.spec.model import KernelSpec, SpecFile
 from mlagen.verify.arrays import round_to

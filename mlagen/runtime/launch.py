@@ -1,207 +1,143 @@
-"""One launch: what is decided once for all calls of a signature, and what is left for each call.
+"""One launch, whoever runs it: what is decided once for all calls of a signature, and what addresses add to it.
 
-A `Recipe` belongs to one signature: shapes, strides, dtypes, device and options. Everything but
-addresses is decided when it is made. So a warm call compares addresses with those of the call
-before, writes what has changed, and launches.
+A signature is shapes, strides, dtypes, device and options. `LaunchForm` holds everything that follows from it; with the
+addresses of one call it gives that call's `LaunchRecord`. The simulator runs the record; the CUDA launcher
+(`cuda_launch.py`) keeps its parts in memory and rewrites what has changed.
 """
 
 from __future__ import annotations
 
-import math
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from mlagen.errors import DriverError, InputError, MlagenError
+from mlagen.errors import InputError
+from mlagen.launch_record import LaunchRecord
 from mlagen.runtime.addressing import (
     ALIGNMENT_BYTES,
     check_even_rows,
     extent_bytes,
     unaligned,
 )
-from mlagen.runtime.parameters import ParameterBlock, scalar_values, tile_bound
-from mlagen.runtime.tensor_map import TensorGeometry
+from mlagen.runtime.parameters import ArgumentStruct, scalar_values, tile_bound
+from mlagen.runtime.tensor_map import TensorGeometry, tensor_map_at, tensor_map_spec
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
+    from mlagen.launch_record import TensorMapSpec
     from mlagen.plan.plan import KernelPlan, TensorMapPlan
     from mlagen.runtime.arguments import Call
-    from mlagen.runtime.device import Device
     from mlagen.runtime.inputs import Extents
-    from mlagen.runtime.tensor_map import BoundMap
+
+    Extent = tuple[str, int, int]  # shown name, place of the address, bytes
 
 
-class Recipe:
-    """How calls of one signature are launched. Thread safe: threads take turns at a device."""
+@dataclass(frozen=True, slots=True)
+class MapForm:
+    """A tensor map that lacks only its tensor's address.
 
-    def __init__(
-        self,
-        *,
-        device: Device,
-        plan: KernelPlan,
-        function: int,
-        call: Call,
-        extents: Extents,
-        grid_limit: int,
-    ) -> None:
-        """Decide everything but addresses.
+    Attributes:
+        plan: Order of dimensions and box.
+        geometry: The tensor.
+        place: Of the address among those of a call.
+        shown: The tensor's name in messages.
+    """
 
-        Args:
-            device: Where the tensors live.
-            plan: The kernel.
-            function: The kernel, loaded on that device.
-            call: A call of this signature; its tensors are not kept.
-            extents: Its sizes.
-            grid_limit: Most blocks to launch.
-        """
-        self._device = device
-        self._plan = plan
-        rows = tuple(call.tensors["q" if "q" in call.tensors else "q_nope"].shape[:-1])
-        out_shape = (*rows, plan.spec.geometry.v_head_dim)
-        self._out_name, self._lse_name = call.written.get("out"), call.written.get("lse")
-        self._new_out = _allocator(call, out_shape, str(plan.spec.output_dtype))
-        self._new_lse = _allocator(call, rows, "float32")
-        self._writes_lse, self._returns_lse = plan.spec.lse, call.options.return_lse
-        out = call.tensors.get("out", call.tensors["v"].new_empty(out_shape, device="meta"))
-        lse = call.tensors.get("lse", call.tensors["v"].new_empty(rows, device="meta"))
-        with device.launch_lock:  # its cache of maps is not thread safe
-            maps = [_bind(device, plan, index, call, out) for index in range(len(plan.tensor_maps))]
-        self._block = ParameterBlock(plan, scalar_values(plan, call, extents, lse))
-        self._sources = _Sources(call, maps, self._block.open_slots)
-        bound = tile_bound(plan, call, extents)
-        self._grid = min(bound, grid_limit)
-        self._has_tiles = bound > 0
-        self._launch = device.driver.prepare_launch(
-            function,
-            grid=self._grid,
-            block=plan.threads,
-            shared_memory_bytes=plan.shared_memory_bytes,
-            parameters=self._block.address,
-        )
+    plan: TensorMapPlan
+    geometry: TensorGeometry
+    place: int
+    shown: str
 
-    def run(self, arguments: Mapping[str, Any]) -> Any:
-        """Launch on the current stream of the tensors' device.
+    def check(self, address: int) -> None:
+        """Raise ShapeError unless TMA can start there."""
+        if address % ALIGNMENT_BYTES:
+            raise unaligned(self.shown, address)
 
-        Args:
-            arguments: Of a call of this recipe's signature, under the caller's names.
-
-        Returns:
-            `out`, or `(out, lse)`.
-        """
-        lse = None
-        if self._writes_lse:
-            lse = self._new_lse() if self._lse_name is None else arguments[self._lse_name]
-        out = self._new_out() if self._out_name is None else arguments[self._out_name]
-        if self._has_tiles:
-            addresses = [arguments[name].data_ptr() for name in self._sources.names]
-            addresses.append(out.data_ptr())
-            addresses.append(0 if lse is None else lse.data_ptr())
-            self._launch_on_device(addresses)
-        else:  # rows of no sequence, if any
-            out.zero_()
-            if lse is not None:
-                lse.fill_(-math.inf)
-        return (out, lse) if self._returns_lse else out
-
-    def _launch_on_device(self, addresses: list[int]) -> None:
-        device = self._device
-        driver = device.driver
-        stream = driver.current_stream(device.ordinal)
-        foreign = driver.current_context() != device.context
-        if foreign:
-            driver.push_context(device.context)
-        try:
-            if driver.is_capturing(stream):
-                self._capture(stream, addresses)
-            else:
-                addresses.append(device.counters.of_stream(driver.stream_id(stream)))
-                self._write_and_launch(stream, addresses)
-        finally:
-            if foreign:
-                driver.pop_context()
-
-    def _capture(self, stream: int, addresses: list[int]) -> None:
-        """Record the launch in the graph being captured, with a counter of its own."""
-        counters = self._device.counters
-        counter = counters.take()
-        try:
-            self._write_and_launch(stream, [*addresses, counter])
-        except MlagenError:
-            counters.give_back(counter)  # the graph does not hold it; after an interrupt it may
-            raise
-
-    def _write_and_launch(self, stream: int, addresses: list[int]) -> None:
-        with self._device.launch_lock:
-            self._sources.write(self._block, addresses)
-            try:
-                self._launch(stream)
-            except DriverError as error:
-                message = f"{error}\n  launching {self._grid} blocks of {self._plan.name}"
-                raise DriverError(message) from error
+    def at(self, address: int) -> TensorMapSpec:
+        """The map of a tensor at this address."""
+        return tensor_map_at(tensor_map_spec(self.plan, self.geometry), address)
 
 
-class _Sources:
-    """Which address of a call goes where in the parameter block.
+class LaunchForm:
+    """Everything about the launches of one signature but their addresses.
 
-    A call's addresses are those of the tensors in `names`, then of `out`, of the LSE and of the
+    A call's addresses are those of the tensors in `names`, then of `out`, of the LSE (0 if there is none) and of the
     ticket counter.
 
     Attributes:
-        names: The caller's names of the inputs whose addresses the kernel needs.
+        plan: The kernel.
+        inputs: Canonical names of the inputs whose addresses the kernel needs.
+        names: The caller's names of the same.
+        maps: Tensor maps in the order of the kernel's parameters.
+        arguments: The struct behind them.
+        slots: `(slot of the struct, place of its address)`.
+        has_tiles: Whether there may be anything to do.
+        grid: Blocks to launch.
     """
 
     def __init__(
         self,
+        plan: KernelPlan,
         call: Call,
-        maps: list[tuple[str, BoundMap]],
-        open_slots: Mapping[str, int],
+        *,
+        extents: Extents,
+        out: Any,
+        lse: Any,
+        most_blocks: int,
     ) -> None:
-        """Sort them out.
+        """Decide everything but addresses.
 
         Args:
-            call: A call of the recipe's signature.
-            maps: `(tensor, map)` of every tensor map of the plan.
-            open_slots: Places of the arguments that are addresses.
+            plan: The kernel.
+            call: A call of this signature; its tensors are not kept.
+            extents: Its sizes.
+            out: Its output, or anything with the same shape and strides.
+            lse: Likewise.
+            most_blocks: Most blocks to launch.
         """
-        mapped = dict.fromkeys(name for name, _ in maps if name != "out")
-        inputs = [*mapped, *(name for name in open_slots if name not in ("lse", "tickets"))]
-        self.names = tuple(call.written[name] for name in inputs)
-        place = {name: index for index, name in enumerate([*inputs, "out", "lse", "tickets"])}
-        shown = [*self.names, call.written.get("out", "out")]
-        self._maps = [
-            (index, place[name], bound, shown[place[name]])
-            for index, (name, bound) in enumerate(maps)
-        ]
-        self._slots = [(slot, place[name]) for name, slot in open_slots.items()]
-        # New outputs overlap nothing.
-        given = [name for name in ("out", "lse") if name in call.tensors and name in place]
-        extents = {
-            name: (call.written[name], place[name], extent_bytes(call.tensors[name]))
-            for name in [*mapped, *given]
-        }
-        self._apart = [
-            (extents[output], extents[other])
-            for index, output in enumerate(given)
-            for other in [*mapped, *given[index + 1 :]]
-        ]
-        self._written: list[int] = []
+        self.plan = plan
+        bound = tile_bound(plan, call, extents)
+        self.has_tiles = bound > 0
+        self.grid = min(bound, most_blocks)
+        self.arguments = ArgumentStruct(plan, scalar_values(plan, call, extents, lse))
+        sources = [_source(tensor_map, call, out) for tensor_map in plan.tensor_maps]
+        mapped = [name for name in dict.fromkeys(sources) if name != "out"]
+        pointers = self.arguments.open_slots
+        self.inputs = (*mapped, *(name for name in pointers if name not in ("lse", "tickets")))
+        self.names = tuple(call.written[name] for name in self.inputs)
+        place = {name: index for index, name in enumerate([*self.inputs, "out", "lse", "tickets"])}
+        self.maps = tuple(
+            MapForm(
+                tensor_map,
+                _geometry(plan, tensor_map, call, out),
+                place[source],
+                call.written.get(source, source),
+            )
+            for tensor_map, source in zip(plan.tensor_maps, sources, strict=True)
+        )
+        self.slots = [(slot, place[name]) for name, slot in pointers.items()]
+        self._apart = _must_be_apart(call, mapped, place)
 
-    def write(self, block: ParameterBlock, addresses: list[int]) -> None:
-        """Bring the block up to date. Its owner holds the device's lock."""
-        before = self._written
-        if addresses == before:
-            return
-        self._written = []  # should an address be refused below, nothing counts as written
-        for index, place, bound, name in self._maps:
-            address = addresses[place]
-            if not before or address != before[place]:
-                if address % ALIGNMENT_BYTES:
-                    raise unaligned(name, address)
-                block.set_map(index, bound.at(address))
-        self._check_overlap(addresses)
-        block.set_addresses([(slot, addresses[place]) for slot, place in self._slots])
-        self._written = addresses
+    def record(self, addresses: Sequence[int]) -> LaunchRecord:
+        """The launch of a call with these addresses.
 
-    def _check_overlap(self, addresses: list[int]) -> None:
+        Raises:
+            ShapeError: TMA cannot start at an address.
+            InputError: An output overlaps another tensor.
+        """
+        for tensor_map in self.maps:
+            tensor_map.check(addresses[tensor_map.place])
+        self.check_overlap(addresses)
+        packed = self.arguments.pack([(slot, addresses[place]) for slot, place in self.slots])
+        return LaunchRecord(
+            kernel=self.plan.name,
+            grid=(self.grid, 1, 1),
+            block=(self.plan.threads, 1, 1),
+            shared_memory_bytes=self.plan.shared_memory_bytes,
+            parameters=(*(one.at(addresses[one.place]) for one in self.maps), packed),
+        )
+
+    def check_overlap(self, addresses: Sequence[int]) -> None:
         """Raise InputError if the memory of `out=` or `lse=` is that of another tensor."""
         for (output, place, size_bytes), (other, other_place, other_bytes) in self._apart:
             start, other_start = addresses[place], addresses[other_place]
@@ -210,25 +146,23 @@ class _Sources:
                 raise InputError(f"{message}\n  pass a tensor of its own, or leave it out")
 
 
-def _allocator(call: Call, shape: tuple[int, ...], dtype: str) -> Callable[[], Any]:
-    """A function that makes a new contiguous tensor beside the others of the call."""
-    import torch
-
-    # `empty_strided` takes 0.7 us less than `empty` (torch 2.13, CPU, 2026-12).
-    strides = tuple(math.prod(shape[axis + 1 :]) for axis in range(len(shape)))
-    empty, device, torch_dtype = (
-        torch.empty_strided,
-        call.tensors["v"].device,
-        getattr(torch, dtype),
-    )
-    return lambda: empty(shape, strides, dtype=torch_dtype, device=device)
+def output_shapes(plan: KernelPlan, call: Call) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Shapes of `out` and of the LSE."""
+    query = call.tensors["q" if "q" in call.tensors else "q_nope"]
+    rows = tuple(int(size) for size in query.shape[:-1])
+    return (*rows, plan.spec.geometry.v_head_dim), rows
 
 
-def _bind(
-    device: Device, plan: KernelPlan, index: int, call: Call, out: Any
-) -> tuple[str, BoundMap]:
-    """The tensor map of one operand, lacking only its address, and the tensor that gives it."""
-    tensor_map: TensorMapPlan = plan.tensor_maps[index]
+def _source(tensor_map: TensorMapPlan, call: Call, out: Any) -> str:
+    """Canonical name of the tensor that gives a map its address."""
+    name = tensor_map.tensor
+    tensor = out if name == "out" else call.tensors[name]
+    # A tensor without elements has no address and is never read; that of `out` serves its map.
+    return "out" if tensor.numel() == 0 else name
+
+
+def _geometry(plan: KernelPlan, tensor_map: TensorMapPlan, call: Call, out: Any) -> TensorGeometry:
+    """The tensor of a map, as the map sees it."""
     name, spec = tensor_map.tensor, plan.spec
     tensor = out if name == "out" else call.tensors[name]
     columns, outer = int(tensor.shape[-1]), tensor.ndim - 2
@@ -237,6 +171,21 @@ def _bind(
         outer = 1 if spec.k_rope.layout == "ragged" else 2
     if outer == 2 and tensor_map.addressing in ("packed", "clipped"):
         check_even_rows(call.written.get(name, name), tensor)
-    geometry = TensorGeometry(tuple(tensor.shape), tuple(tensor.stride()), columns, outer)
-    # A tensor without elements has no address and is never read; that of `out` serves its map.
-    return ("out" if tensor.numel() == 0 else name), device.maps.bind(tensor_map, geometry)
+    return TensorGeometry(tuple(tensor.shape), tuple(tensor.stride()), columns, outer)
+
+
+def _must_be_apart(
+    call: Call, mapped: Iterable[str], place: Mapping[str, int]
+) -> list[tuple[Extent, Extent]]:
+    """Pairs of an output that the caller gave and another tensor; new outputs overlap nothing."""
+    given = [name for name in ("out", "lse") if name in call.tensors]
+    mapped = list(mapped)
+    extents = {
+        name: (call.written[name], place[name], extent_bytes(call.tensors[name]))
+        for name in [*mapped, *given]
+    }
+    return [
+        (extents[output], extents[other])
+        for index, output in enumerate(given)
+        for other in [*mapped, *given[index + 1 :]]
+    ]

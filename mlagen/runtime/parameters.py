@@ -1,16 +1,14 @@
-"""The parameters of a kernel in host memory: tensor maps, then one struct of scalars and pointers."""
+"""The values of a kernel's parameters that are no tensor maps, and the struct in which it takes them."""
 
 from __future__ import annotations
 
-import ctypes
 import math
 import struct
 from typing import TYPE_CHECKING, Any
 
-from mlagen.runtime.driver import TENSOR_MAP_BYTES
-
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    import ctypes
+    from collections.abc import Mapping, Sequence
 
     from mlagen.plan.plan import KernelPlan
     from mlagen.runtime.arguments import Call
@@ -72,47 +70,43 @@ def scalar_values(plan: KernelPlan, call: Call, extents: Extents, lse: Any) -> d
     return values | dict(zip(names, strides, strict=True))
 
 
-class ParameterBlock:
-    """One launch's parameters; everything but addresses is written when it is made."""
+class ArgumentStruct:
+    """The struct of scalars and pointers; everything but addresses is known when it is made.
+
+    Attributes:
+        size_bytes: As the compiler counts it, with the padding at its end.
+        open_slots: Places of the fields that are addresses, by name.
+    """
 
     def __init__(self, plan: KernelPlan, values: Mapping[str, float]) -> None:
-        """Lay out the block.
+        """Lay out the struct.
 
         Args:
             plan: The kernel.
-            values: Arguments by name. What is not among them is an address, which
-                `set_addresses` receives.
+            values: Arguments by name. What is not among them is an address.
         """
-        maps = len(plan.tensor_maps)
         codes = (_FORMATS.get(argument.ctype, _POINTER) for argument in plan.arguments)
-        self._struct = struct.Struct("@" + "".join(codes))
+        self._struct = struct.Struct("@" + "".join(codes) + "0" + _POINTER)
         self._template = [values.get(argument.name, 0) for argument in plan.arguments]
+        self.size_bytes = self._struct.size
         self.open_slots = {
             argument.name: slot
             for slot, argument in enumerate(plan.arguments)
             if argument.name not in values
         }
-        size = maps * TENSOR_MAP_BYTES + self._struct.size
-        self._memory = ctypes.create_string_buffer(size + TENSOR_MAP_BYTES)
-        start = ctypes.addressof(self._memory)
-        padding = -start % TENSOR_MAP_BYTES  # CUtensorMap is aligned to 64 bytes, in CUDA 13 to 128
-        self._base = start + padding
-        self._struct_offset = padding + maps * TENSOR_MAP_BYTES
-        addresses = [self._base + index * TENSOR_MAP_BYTES for index in range(maps + 1)]
-        self._pointers = (ctypes.c_void_p * len(addresses))(*addresses)
 
-    @property
-    def address(self) -> int:
-        """Address of the array of pointers that the driver takes; valid as long as the block lives."""
-        return ctypes.addressof(self._pointers)
+    def pack_into(
+        self, memory: ctypes.Array[ctypes.c_char], offset: int, addresses: Sequence[tuple[int, int]]
+    ) -> None:
+        """Write it into memory, with `(slot, address)` for everything that was left open."""
+        self._struct.pack_into(memory, offset, *self._filled(addresses))
 
-    def set_map(self, index: int, encoded: bytes) -> None:
-        """Put a tensor map in its place."""
-        ctypes.memmove(self._base + index * TENSOR_MAP_BYTES, encoded, TENSOR_MAP_BYTES)
+    def pack(self, addresses: Sequence[tuple[int, int]]) -> bytes:
+        """Its bytes, with `(slot, address)` for everything that was left open."""
+        return self._struct.pack(*self._filled(addresses))
 
-    def set_addresses(self, addresses: list[tuple[int, int]]) -> None:
-        """Write the struct, with `(slot, address)` for everything that was left open."""
+    def _filled(self, addresses: Sequence[tuple[int, int]]) -> list[float]:
         values = self._template.copy()
         for slot, address in addresses:
             values[slot] = address
-        self._struct.pack_into(self._memory, self._struct_offset, *values)
+        return values

@@ -48,8 +48,8 @@ class TensorGeometry:
     outer: int
 
 
-def tensor_map_spec(plan: TensorMapPlan, geometry: TensorGeometry, address: int) -> TensorMapSpec:
-    """The encoder's arguments for one tensor.
+def tensor_map_spec(plan: TensorMapPlan, geometry: TensorGeometry) -> TensorMapSpec:
+    """The encoder's arguments for a tensor at address 0; `tensor_map_at` moves them.
 
     A tensor without a head dimension gets one of size 1. Dimensions of size 0 become 1, as the
     encoder demands; the kernel issues no copy there. Strides of dimensions of size 1 mean nothing
@@ -58,7 +58,6 @@ def tensor_map_spec(plan: TensorMapPlan, geometry: TensorGeometry, address: int)
     Args:
         plan: Order of dimensions and box.
         geometry: The tensor.
-        address: Of its first element, 16-byte aligned.
 
     Returns:
         Dimensions innermost first, as `TensorMapPlan.addressing` defines them.
@@ -77,12 +76,17 @@ def tensor_map_spec(plan: TensorMapPlan, geometry: TensorGeometry, address: int)
         strides = (row, CLIPPED_WRAP_BYTES - row, row)
     first_column = (geometry.shape[-1] - geometry.columns) * item
     return TensorMapSpec(
-        address=address + first_column,
+        address=first_column,
         element_type=plan.dtype.name,
         dims=(geometry.columns, heads[0], *dims),
         strides_bytes=(heads[1], *strides),
         box=(plan.box_columns, 1, plan.box_rows, *(1 for _ in dims[1:])),
     )
+
+
+def tensor_map_at(spec: TensorMapSpec, address: int) -> TensorMapSpec:
+    """The map of a tensor at address 0, moved to where its first element lies, a multiple of 16 bytes."""
+    return dataclasses.replace(spec, address=address + spec.address)
 
 
 def _split_dimensions(
@@ -124,7 +128,7 @@ class TensorMapCache:
         number = self._geometries.get((plan, geometry))
         if number is None:
             number = self._geometries[plan, geometry] = next(self._numbers)
-        return BoundMap(self, number, tensor_map_spec(plan, geometry, 0))
+        return BoundMap(self, number, tensor_map_spec(plan, geometry))
 
     def encoded(self, pointer: int, number: int, spec: TensorMapSpec) -> bytes:
         """The map's 128 bytes; `spec.address` is the offset that the pointer gets."""
@@ -133,8 +137,7 @@ class TensorMapCache:
         if found is not None:
             self._encoded.move_to_end(key)
             return found
-        moved = dataclasses.replace(spec, address=pointer + spec.address)
-        made = self._encoded[key] = self._driver.encode_tensor_map(moved)
+        made = self._encoded[key] = self._driver.encode_tensor_map(tensor_map_at(spec, pointer))
         if len(self._encoded) > self._capacity:
             self._encoded.popitem(last=False)
         return made

@@ -8,7 +8,12 @@ import pytest
 
 from mlagen.dtypes import BFLOAT16
 from mlagen.plan.plan import TensorMapPlan
-from mlagen.runtime.tensor_map import TensorGeometry, TensorMapCache, tensor_map_spec
+from mlagen.runtime.tensor_map import (
+    TensorGeometry,
+    TensorMapCache,
+    tensor_map_at,
+    tensor_map_spec,
+)
 from tests.runtime.fake_driver import FakeDriver
 
 PACKED = TensorMapPlan("k", "k", "packed", 128, 64, BFLOAT16)
@@ -92,7 +97,7 @@ def geometry(
 def test_dims_and_strides(
     plan: TensorMapPlan, tensor: TensorGeometry, dims: tuple[int, ...], strides: tuple[int, ...]
 ) -> None:
-    spec = tensor_map_spec(plan, tensor, BASE)
+    spec = tensor_map_at(tensor_map_spec(plan, tensor), BASE)
     assert spec.dims == dims
     assert spec.strides_bytes == strides
     assert spec.box == (64, 1, plan.box_rows, 1, 1)[: len(dims)]
@@ -102,7 +107,7 @@ def test_dims_and_strides(
 
 def test_clipped_coordinates_reach_each_row_and_no_other() -> None:
     """The address of row `r` of a sequence at `offset` is that of row `offset + r`, modulo 2^64."""
-    spec = tensor_map_spec(CLIPPED, geometry((10_000, 4, 128), (512, 128, 1)), BASE)
+    spec = tensor_map_spec(CLIPPED, geometry((10_000, 4, 128), (512, 128, 1)))
     strides = (2, *spec.strides_bytes)
     for offset, length, row in ((0, 1, 0), (9000, 1000, 999), (4097, 129, 128)):
         coordinates = (0, 0, 2**30 - length + row, 2**30, offset + length)

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     Array = NDArray[Any]  # Any: of whatever type the caller's view has
 
 _LANE = np.arange(LANES)
+_IS_FIRST = _LANE == 0
+_ALL = 0xFFFF_FFFF
 _POISON = np.uint32(0x7FFF_DEAD)
 
 
@@ -63,7 +65,7 @@ class Executing:
         site = findings.site(cta.warps[self.first // LANES + warp], self.instruction)
         findings.add(kind, message, site)
 
-    def by_warp(self) -> Array:
+    def by_warp(self) -> NDArray[np.bool_]:
         """Executing lanes `[warp, lane]`."""
         if self.mask is None:
             return np.ones((self.count // LANES, LANES), np.bool_)
@@ -71,7 +73,7 @@ class Executing:
 
 
 def _warps(values: Array, lanes: Executing) -> Array:
-    """`[..., thread]` as `[..., warp, lane]`; a constant for all threads is repeated."""
+    """`[..., thread]` as `[..., warp, lane]`, a view; a constant for all threads is repeated."""
     if values.ndim == 0 or values.shape[-1] != lanes.count:
         values = np.broadcast_to(values, (*values.shape[:-1], lanes.count))
     return values.reshape(*values.shape[:-1], lanes.count // LANES, LANES)
@@ -79,12 +81,36 @@ def _warps(values: Array, lanes: Executing) -> Array:
 
 def _check_members(lanes: Executing, members: Array) -> None:
     """Report executing lanes that their own member mask lacks."""
+    if members.ndim == 0 and members == _ALL:
+        return
     of_warps = _warps(members, lanes)
     executing = lanes.by_warp()
     missing = executing & ((of_warps >> _LANE.astype(np.uint32) & np.uint32(1)) == 0)
     if missing.any():
         for warp in np.flatnonzero(missing.reshape(-1, *executing.shape).any(axis=(0, 2))):
             lanes.report("membermask", "an executing lane is not in its own membermask", int(warp))
+
+
+def _shuffle_sources(mode: str, offset: Array, bounds: Array) -> tuple[Array, Array]:
+    """From which lane each lane reads, and whether that lies inside its segment (else it reads itself)."""
+    offset = offset.astype(np.int64) & 31
+    segment = bounds.astype(np.int64) >> 8 & 31
+    highest = (_LANE & segment) | (bounds.astype(np.int64) & 31 & ~segment)
+    if mode == "up":
+        source = _LANE - offset
+        inside = source >= highest
+    elif mode == "idx":
+        source = (_LANE & segment) | (offset & ~segment)
+        inside = source <= highest
+    else:
+        source = _LANE + offset if mode == "down" else _LANE ^ offset
+        inside = source <= highest
+    return np.where(inside, source, _LANE), inside
+
+
+@functools.cache
+def _constant_shuffle(mode: str, offset: int, bounds: int) -> tuple[Array, Array]:
+    return _shuffle_sources(mode, np.uint32(offset)[None], np.uint32(bounds)[None])
 
 
 @functools.cache
@@ -94,33 +120,21 @@ def shuffle(mode: str) -> Callable[..., None]:
     def call(
         lanes: Executing, a: Array, b: Array, c: Array, members: Array, out: Array, valid: Array
     ) -> None:
-        values, offset, bounds = _warps(a, lanes), _warps(b, lanes) & 31, _warps(c, lanes)
         _check_members(lanes, members)
-        segment = (bounds >> np.uint32(8)) & 31
-        clamp = bounds & 31
-        highest = (_LANE & segment) | (clamp & ~segment)
-        lowest = _LANE & segment
-        if mode == "up":
-            source = _LANE - offset.astype(np.int64)
-            inside = source >= highest
-        elif mode == "down":
-            source = _LANE + offset.astype(np.int64)
-            inside = source <= highest
-        elif mode == "bfly":
-            source = _LANE ^ offset.astype(np.int64)
-            inside = source <= highest
+        values = _warps(a, lanes)
+        if b.ndim == 0 and c.ndim == 0:
+            source, inside = _constant_shuffle(mode, int(b), int(c))
+            result = values[..., source]
         else:
-            source = lowest | (offset & ~segment).astype(np.int64)
-            inside = source <= highest
-        source = np.where(inside, source, _LANE)
-        shape = np.broadcast_shapes(values.shape, source.shape)
-        result = np.take_along_axis(
-            np.broadcast_to(values, shape), np.broadcast_to(source, shape), axis=-1
-        )
+            source, inside = _shuffle_sources(mode, _warps(b, lanes), _warps(c, lanes))
+            shape = np.broadcast_shapes(values.shape, source.shape)
+            result = np.take_along_axis(
+                np.broadcast_to(values, shape), np.broadcast_to(source, shape), axis=-1
+            )
         if lanes.mask is not None:
-            result = _without_absent(lanes, result, np.broadcast_to(source, shape))
-        out[...] = result.reshape(*result.shape[:-2], lanes.count)
-        valid[...] = np.broadcast_to(inside, shape).reshape(*shape[:-2], lanes.count)
+            result = _without_absent(lanes, result, np.broadcast_to(source, result.shape))
+        _warps(out, lanes)[...] = result
+        _warps(valid, lanes)[...] = inside
 
     return call
 
@@ -143,17 +157,22 @@ def vote(mode: str) -> Callable[..., None]:
 
     def call(lanes: Executing, predicate: Array, members: Array, out: Array) -> None:
         _check_members(lanes, members)
-        executing = lanes.by_warp()
         values = _warps(predicate, lanes)
-        if mode == "ballot":
-            bits = np.packbits(values & executing, axis=-1, bitorder="little")
-            result = np.ascontiguousarray(bits).view(np.uint32)
+        if lanes.mask is not None and mode != "all":
+            some_of = values & lanes.by_warp()
         else:
-            every = (values | ~executing).all(axis=-1, keepdims=True)
-            some = (values & executing).any(axis=-1, keepdims=True)
-            result = {"all": every, "any": some, "uni": every | ~some}[mode]
-        shape = (*values.shape[:-1], LANES)
-        out[...] = np.broadcast_to(result, shape).reshape(*shape[:-2], lanes.count)
+            some_of = values
+        if mode == "ballot":
+            bits = np.packbits(some_of, axis=-1, bitorder="little")
+            result = np.ascontiguousarray(bits).view(np.uint32)
+        elif mode == "any":
+            result = some_of.any(axis=-1, keepdims=True)
+        else:
+            every = values if lanes.mask is None else values | ~lanes.by_warp()
+            result = every.all(axis=-1, keepdims=True)
+            if mode == "uni":
+                result = result | ~some_of.any(axis=-1, keepdims=True)
+        _warps(out, lanes)[...] = result
 
     return call
 
@@ -161,10 +180,13 @@ def vote(mode: str) -> Callable[..., None]:
 def elect(lanes: Executing, members: Array, leader: Array, out: Array) -> None:
     """`elect.sync`: the lowest executing lane is elected; all learn its number."""
     _check_members(lanes, members)
-    executing = lanes.by_warp()
-    first = executing.argmax(axis=-1)[:, None]
-    leader[...] = np.broadcast_to(first, executing.shape).reshape(-1)
-    out[...] = (first == _LANE).reshape(-1)
+    if lanes.mask is None:
+        leader[...] = 0
+        _warps(out, lanes)[...] = _IS_FIRST
+        return
+    first = lanes.by_warp().argmax(axis=-1)[:, None]
+    _warps(leader, lanes)[...] = first
+    _warps(out, lanes)[...] = first == _LANE
 
 
 def active_mask(lanes: Executing, out: Array) -> None:
@@ -239,26 +261,30 @@ def match_all(lanes: Executing, a: Array, members: Array, out: Array, every: Arr
     every[...] = np.broadcast_to(alike, shape).reshape(every.shape)
 
 
-def load_parameters(kind: str, lanes: Executing, base: Array, offset: Array, *outs: Array) -> None:
+def load_parameters(
+    kind: str, lanes: Executing, base: Array, offset: Array, *outs: Array
+) -> None:
     """`ld.param`: from the parameter space, which all threads share; bounds and alignment are checked."""
-    data = lanes.file.cta.simulation.parameters
     dtype = np.dtype(f"{'i' if kind[0] == 's' else 'u'}{int(kind[1:]) // 8}")
-    first = (base.astype(np.uint64) + offset) & np.uint64(OFFSET_MASK)
+    if base.ndim and (base == base[0]).all():
+        base = base[0]
+    addresses = (base.astype(np.uint64) + offset) & np.uint64(OFFSET_MASK)
     size = dtype.itemsize * len(outs)
-    bad = (first + np.uint64(size) > len(data)) | (first % np.uint64(size) != 0)
-    if lanes.mask is not None and bad.ndim:
+    data = lanes.file.cta.simulation.parameters
+    bad = (addresses + np.uint64(size) > len(data)) | (addresses % np.uint64(size) != 0)
+    if bad.ndim and lanes.mask is not None:
         bad = bad & lanes.mask
     if bad.any():
-        lanes.report(
-            "parameter-bounds",
-            f"ld.param reads {size} bytes outside of {len(data)} or misaligned",
-            0,
-        )
-    padded = np.concatenate([data, np.zeros(size, np.uint8)])
-    safe = np.minimum(first, np.uint64(len(data)))
+        message = f"ld.param of {size} bytes: misaligned, or outside of {len(data)} bytes"
+        lanes.report("parameter-bounds", message, 0)
+        return
+    if not addresses.ndim:
+        values = data[int(addresses) : int(addresses) + size].view(dtype)
+        for out, value in zip(outs, values, strict=True):
+            np.copyto(out, value, casting="unsafe")
+        return
+    addresses = np.minimum(addresses, np.uint64(len(data) - size))
     for index, out in enumerate(outs):
-        at = (safe + np.uint64(index * dtype.itemsize))[..., None] + np.arange(
-            dtype.itemsize, dtype=np.uint64
-        )
-        values = np.ascontiguousarray(padded[np.minimum(at, len(padded) - 1)]).view(dtype)[..., 0]
-        np.copyto(out, values, casting="unsafe")
+        places = addresses[:, None] + np.arange(dtype.itemsize, dtype=np.uint64)
+        octets = np.ascontiguousarray(data[places + np.uint64(index * dtype.itemsize)])
+        np.copyto(out, octets.view(dtype)[:, 0], casting="unsafe")

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from mlagen.errors import PtxError, UnsupportedPtxError
 from mlagen.sim import windows
+from mlagen.sim.constants import with_constants
 from mlagen.sim.fuse import Group, fuse
 from mlagen.sim.isa import NO_EFFECT, check_function, find_unit
 from mlagen.sim.operands import OperandBinder
@@ -89,7 +90,8 @@ class _Lowering:
         self._instructions = function.instructions
         self._errors: dict[str, tuple[int, int]] = {}
         self._layout = _SharedLayout(module, function)
-        self._table = RowTable(_addresses(module, function, self._layout))
+        self._addresses = _addresses(module, function, self._layout)
+        self._table = RowTable(self._addresses)
         self._home: dict[
             Register, int
         ] = {}  # its only segment, by first pc; -1 if it has no single one
@@ -98,6 +100,10 @@ class _Lowering:
         """Do it all."""
         stretches = self._stretches()
         visible = [one for one in self._instructions if _is_visible(one)]
+        elsewhere = [register for one in visible for register in _registers(one.operands)]
+        operations = with_constants([one.operations for one in stretches], elsewhere, self._addresses)
+        for stretch, rewritten in zip(stretches, operations, strict=True):
+            stretch.operations = rewritten
         self._find_homes(stretches, visible)
         for stretch in stretches:
             stretch.groups = fuse(stretch.operations, self._is_local)

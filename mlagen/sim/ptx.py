@@ -22,6 +22,10 @@ class Register:
     kind: RegisterKind
     row: int
 
+    def __hash__(self) -> int:
+        """Of the name, which is cheap; registers of one name in different scopes are still unequal."""
+        return hash(self.name)
+
 
 @dataclass(frozen=True, slots=True)
 class Immediate:

@@ -331,11 +331,11 @@ def find_unit(opcode: str) -> tuple[Decoder, bool]:
         UnsupportedPtxError: Nobody does.
     """
     parts = opcode.split(".")
-    for length in range(len(parts), 0, -1):
-        prefix = ".".join(parts[:length])
+    prefixes = [".".join(parts[:length]) for length in range(len(parts), 0, -1)]
+    for prefix in prefixes:
         for unit in _units():
             if prefix in unit.DECODERS:
-                return unit.DECODERS[prefix], prefix in unit.ALIGNED
+                return unit.DECODERS[prefix], not unit.ALIGNED.isdisjoint(prefixes)
     raise UnsupportedPtxError("no unit executes it")
 
 

@@ -26,7 +26,6 @@ _ACCUMULATORS_OF = {
 
 # Elements of K in one instruction, dense: 32 bytes of every type.
 K_OF_KIND = {"f16": 16, "tf32": 8, "f8f6f4": 32, "i8": 32}
-BYTES_OF_TYPE = {"f16": 2, "bf16": 2, "tf32": 4, "e4m3": 1, "e5m2": 1, "u8": 1, "s8": 1}
 
 _NARROW = frozenset({"e2m3", "e3m2", "e2m1"})
 _RESERVED_BITS = (6, 23, 29)

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from mlagen.errors import UnsupportedPtxError
+from mlagen.sim.elements import ELEMENT_BYTES
 from mlagen.sim.ptx import Address, Immediate, Vector
 from mlagen.sim.tcgen05_descriptor import (
-    BYTES_OF_TYPE,
     K_OF_KIND,
     InstructionDescriptor,
     MmaForm,
@@ -263,7 +263,7 @@ def _tensor_tiles(
             site,
         )
         return None
-    width = descriptor.k * BYTES_OF_TYPE[descriptor.a_type] // 4
+    width = descriptor.k * ELEMENT_BYTES[descriptor.a_type] // 4
     columns = slice(first, first + width)
     tiles = []
     for block in accumulator.blocks:

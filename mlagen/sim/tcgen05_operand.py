@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import functools
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import ml_dtypes
 import numpy as np
 
+from mlagen.sim.elements import ELEMENT_BYTES, RAW_TYPES, decode_elements
 from mlagen.sim.layout import decode_blackwell, matrix_addresses
 from mlagen.sim.shared_memory import CELL_BYTES
-from mlagen.sim.tcgen05_descriptor import BYTES_OF_TYPE
 from mlagen.sim.tcgen05_layout import TENSOR_LANES
 from mlagen.sim.tensor_memory import lane_groups, shadow_cells
 
@@ -21,33 +19,6 @@ if TYPE_CHECKING:
     from mlagen.sim.hardware import Cta
     from mlagen.sim.report import Site
     from mlagen.sim.tensor_memory import Index, TensorMemory
-
-_UNSIGNED = {1: np.uint8, 2: np.uint16, 4: np.uint32}
-_EIGHT_BIT_FLOATS = {"e4m3": ml_dtypes.float8_e4m3fn, "e5m2": ml_dtypes.float8_e5m2}
-_INTEGERS = {"u8": np.uint8, "s8": np.int8}
-# tf32 keeps 10 bits of mantissa: the tensor core ignores the low 13 of a float32.
-_TF32_MASK = np.uint32(0xFFFFE000)
-
-
-@functools.cache
-def _value_table(element_type: str) -> NDArray[np.float32]:
-    """The value of every 8-bit float."""
-    every = np.arange(256, dtype=np.uint8).view(_EIGHT_BIT_FLOATS[element_type])
-    return np.asarray(every.astype(np.float32))
-
-
-def decode_elements(raw: NDArray[Any], element_type: str) -> NDArray[Any]:
-    """Values of elements given as unsigned integers of their width: float32, or integers as they are."""
-    if element_type == "bf16":
-        return (raw.astype(np.uint32) << np.uint32(16)).view(np.float32)
-    if element_type == "f16":
-        return raw.view(np.float16).astype(np.float32)
-    if element_type == "tf32":
-        return (raw & _TF32_MASK).view(np.float32)
-    if element_type in _INTEGERS:
-        return raw.view(_INTEGERS[element_type])
-    values: NDArray[Any] = _value_table(element_type)[raw]
-    return values
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +57,7 @@ class TensorTile:
     def read(self) -> NDArray[Any]:
         """`[rows, k]` values as they are now."""
         words = np.ascontiguousarray(self.memory.words[self.lanes, self.columns])
-        raw = words.view(_UNSIGNED[BYTES_OF_TYPE[self.element_type]])
+        raw = words.view(RAW_TYPES[ELEMENT_BYTES[self.element_type]])
         return decode_elements(raw, self.element_type)
 
     @property
@@ -122,8 +93,8 @@ class SharedTile:
 
     def read(self) -> NDArray[Any]:
         """`[rows, k]` values as they are now."""
-        size = BYTES_OF_TYPE[self.element_type]
-        raw = self.cta.shared.bytes.view(_UNSIGNED[size])[self.addresses // size]
+        size = ELEMENT_BYTES[self.element_type]
+        raw = self.cta.shared.bytes.view(RAW_TYPES[size])[self.addresses // size]
         return decode_elements(raw, self.element_type)
 
 
@@ -148,7 +119,7 @@ def shared_tiles(
         descriptor,
         shape.rows,
         shape.k,
-        element_bytes=BYTES_OF_TYPE[shape.element_type],
+        element_bytes=ELEMENT_BYTES[shape.element_type],
         mn_major=shape.is_transposed,
     )
     first, last = int(cells[0]) * CELL_BYTES, int(cells[-1] + 1) * CELL_BYTES

@@ -15,6 +15,7 @@ import numpy as np
 from mlagen.compile.nvrtc import KERNEL_OPTIONS, compile_cuda
 from mlagen.launch_record import LaunchRecord
 from mlagen.sim.memory import GlobalMemory
+from mlagen.sim.schedule import Lazy
 from mlagen.sim.simulate import Checks, SimulationResult, simulate
 
 if TYPE_CHECKING:
@@ -206,7 +207,7 @@ def run_bench(
     images: list[NDArray[np.uint8]] | None = None,
     initial: NDArray[np.uint32] | None = None,
     checks: Checks | None = None,
-    schedule: Schedule | None = None,
+    schedule: Schedule = Lazy(),  # noqa: B008 (a frozen value)
     ptx: str | None = None,
 ) -> tuple[NDArray[np.uint32], SimulationResult]:
     """Tensor memory `[CTA, lane, column]` after some instructions, and what was found.
@@ -217,7 +218,7 @@ def run_bench(
         images: Shared memory of each CTA, from byte 0 of an area that lies at a multiple of 1024.
         initial: Tensor memory before, `[CTA, lane, column]`; zeros if not given.
         checks: Strict ones if not given.
-        schedule: Lazy if not given.
+        schedule: Who goes when.
         ptx: Instead of the form's own kernel.
     """
     memory = GlobalMemory()
@@ -248,8 +249,11 @@ def run_bench(
             struct.pack("<i", len(operations)),
         ),
     )
-    options = {} if schedule is None else {"schedule": schedule}
     outcome = simulate(
-        ptx or bench_ptx(form), record, memory, checks=checks or Checks.strict(), **options
+        ptx or bench_ptx(form),
+        record,
+        memory,
+        checks=checks or Checks.strict(),
+        schedule=schedule,
     )
     return result, outcome

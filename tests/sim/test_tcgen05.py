@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import product
 
@@ -10,8 +12,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from mlagen.sim.schedule import parse_schedule
 from mlagen.sim.simulate import Checks, SimulationResult
-from tests.sim.tcgen05_bench import COLUMNS, IMAGE_BYTES, Form, Operation, run_bench
+from tests.sim.tcgen05_bench import COLUMNS, IMAGE_BYTES, Form, Operation, bench_ptx, run_bench
 
 Array = NDArray[np.float64]
 
@@ -160,7 +163,9 @@ def places(case: Case) -> dict[tuple[int, int], list[tuple[int, int, int]]]:
     return found
 
 
-def random_operand(rng: np.random.Generator, dtype: np.dtype, shape: tuple[int, int]) -> NDArray:
+def random_operand(
+    rng: np.random.Generator, dtype: np.dtype[np.generic], shape: tuple[int, int]
+) -> NDArray[np.generic]:
     """Small integers, so that every product and sum is exact."""
     low = 0 if dtype == np.uint8 else -4
     return rng.integers(low, 5, shape).astype(dtype)
@@ -286,3 +291,299 @@ def test_products_are_exact_and_touch_nothing_else(name: str) -> None:
     assert outcome.findings == ()
     wrong = np.argwhere(found != expected)
     assert len(wrong) == 0, f"{len(wrong)} cells, first (CTA, lane, column) {wrong[0]}"
+
+
+# Order of operations and seeded bugs. Everything below multiplies the same small tile.
+
+SMALL = Case()
+EVERY = 1000
+A_PLACE, B_PLACE = Placed(128, False, 0), Placed(128, False, B_OFFSET)
+BF16 = "tcgen05.mma.cta_group::1.kind::f16"
+SS = Form(BF16)
+
+
+def small_operation(
+    *,
+    a: int = A_PLACE.descriptor(128, 16),
+    b: int = B_PLACE.descriptor(64, 16),
+    d: int = 0,
+    descriptor: int = SMALL.descriptor,
+    added: bool = False,
+) -> Operation:
+    """A product of ones: every element of D is 16."""
+    return Operation(a, b, d, descriptor, added)
+
+
+def ones_image() -> NDArray[np.uint8]:
+    image = np.zeros(IMAGE_BYTES, np.uint8)
+    ones = np.ones((128, 16), ml_dtypes.bfloat16)
+    A_PLACE.write(image, ones)
+    B_PLACE.write(image, ones[:64])
+    return image
+
+
+def run_small(
+    operations: list[Operation],
+    *edits: tuple[str, str, int],
+    form: Form = SS,
+    checks: Checks | None = None,
+    initial: NDArray[np.uint32] | None = None,
+) -> tuple[NDArray[np.uint32], SimulationResult]:
+    """Run products of ones in a kernel whose PTX has been edited: `(pattern, replacement, which match, or EVERY)`."""
+    ptx = bench_ptx(form)
+    for pattern, replacement, which in edits:
+        matches = list(re.finditer(pattern, ptx))
+        assert matches, pattern
+        for match in reversed(matches if which == EVERY else [matches[which]]):
+            ptx = ptx[: match.start()] + match.expand(replacement) + ptx[match.end() :]
+    return run_bench(
+        form, operations, images=[ones_image()], initial=initial, checks=checks, ptx=ptx
+    )
+
+
+def kinds(outcome: SimulationResult, severity: str = "error") -> set[str]:
+    return {finding.kind for finding in outcome.findings if finding.severity == severity}
+
+
+def floats(words: NDArray[np.uint32]) -> NDArray[np.float32]:
+    return words.view(np.float32)
+
+
+AFTER = r"tcgen05\.fence::after_thread_sync;"
+BEFORE = r"tcgen05\.fence::before_thread_sync;"
+TRY_WAIT = r"mbarrier\.try_wait\.parity\.shared::cta\.b64 p, [^;]*;"
+
+# What goes wrong -> how it is planted, and the finding that must name it.
+SEEDED = {
+    "no proxy fence": ((r"fence\.proxy\.async\.shared::cta;", "", 0), "proxy-fence"),
+    "no wait for the commit": ((TRY_WAIT, "setp.eq.u32 p, 0, 0;", 0), "race"),
+    "no wait for the stores": ((r"tcgen05\.wait::st\.sync\.aligned;", "", 0), "race"),
+    "no fence after the stores": ((BEFORE, "", 1), "race"),
+    "no fence before the product": ((AFTER, "", 1), "tcgen05-fence"),
+    "no fence before the loads": ((AFTER, "", 2), "tcgen05-fence"),
+    "no wait for the loads": ((r"tcgen05\.wait::ld\.sync\.aligned;", "", EVERY), "race"),
+    "no fence behind the loads": ((BEFORE, "", 2), "race"),
+    "no barrier before dealloc": ((r"bar\.sync\s+0;", "", 2), "race"),
+    "no elect": ((r"elect\.sync _\|p, -1;", "setp.eq.u32 p, 0, 0;", 0), "tcgen05-issue"),
+    "no store": ((r"tcgen05\.st\.sync[^;]*;", "", 0), "uninitialised"),
+}
+
+
+@pytest.mark.parametrize("name", SEEDED)
+def test_a_seeded_bug_is_found(name: str) -> None:
+    edit, kind = SEEDED[name]
+    _, outcome = run_small([small_operation(added=True)], edit)
+    assert kind in kinds(outcome)
+
+
+def test_without_a_bug_nothing_is_found() -> None:
+    found, outcome = run_small([small_operation(added=True)])
+    assert outcome.findings == ()
+    assert (floats(found[0])[:, :64] == 16).all()
+
+
+@pytest.mark.parametrize("schedule", ["eager", "pct:1", "pct:2", "pct:3"])
+def test_every_schedule_gives_the_same_result(schedule: str) -> None:
+    operations = [small_operation(), *[small_operation(added=True)] * 3]
+    found, outcome = run_bench(
+        SS, operations, images=[ones_image()], schedule=parse_schedule(schedule)
+    )
+    assert outcome.findings == ()
+    assert (floats(found[0])[:, :64] == 64).all()
+
+
+def test_a_missing_fence_before_is_named_in_the_message() -> None:
+    _, outcome = run_small([small_operation(added=True)], (BEFORE, "", 1))
+    assert any("fence::before_thread_sync" in finding.message for finding in outcome.findings)
+
+
+def test_in_practice_missing_fences_are_notes() -> None:
+    edits = [(AFTER, "", 1), (BEFORE, "", 1), (AFTER, "", 1), (BEFORE, "", 1)]
+    found, outcome = run_small([small_operation()], *edits, checks=Checks.practice())
+    assert kinds(outcome) == set()
+    assert kinds(outcome, "note") == {"tcgen05-fence"}
+    assert (floats(found[0])[:, :64] == 16).all()
+
+
+DESCRIPTORS = {
+    "constant bits": (
+        small_operation(a=A_PLACE.descriptor(128, 16) & ~(1 << 46)),
+        "tcgen05-descriptor",
+    ),
+    "reserved bits": (
+        small_operation(b=B_PLACE.descriptor(64, 16) | 1 << 55),
+        "tcgen05-descriptor",
+    ),
+    "layout": (small_operation(b=B_PLACE.descriptor(64, 16) | 1 << 61), "tcgen05-descriptor"),
+    "base offset": (small_operation(b=B_PLACE.descriptor(64, 16) | 1 << 49), "tcgen05-descriptor"),
+    "shape": (small_operation(descriptor=Case(m=96).descriptor), "tcgen05-descriptor"),
+    "type": (small_operation(descriptor=SMALL.descriptor | 3 << 7), "tcgen05-descriptor"),
+    "behind shared memory": (
+        small_operation(b=B_PLACE.descriptor(64, 16) | 0x3FF0),
+        "out-of-bounds",
+    ),
+    "lane": (small_operation(d=16 << 16), "tcgen05-address"),
+    "column": (small_operation(d=480), "tcgen05-address"),
+}
+
+
+@pytest.mark.parametrize("name", DESCRIPTORS)
+def test_an_illegal_operand_is_found(name: str) -> None:
+    operation, kind = DESCRIPTORS[name]
+    _, outcome = run_small([operation])
+    assert kinds(outcome) == {kind}
+
+
+def test_half_of_the_lanes_may_start_at_lane_16() -> None:
+    operation = small_operation(d=16 << 16, descriptor=Case(m=64).descriptor)
+    found, outcome = run_small([operation])
+    assert outcome.findings == ()
+    lanes = [lane for lane in range(128) if (floats(found[0])[lane, :64] == 16).all()]
+    assert lanes == [lane for lane in range(128) if lane % 32 >= 16]
+
+
+def test_columns_that_are_not_allocated_are_found() -> None:
+    edit = (r"(tcgen05\.alloc\S+ \[[^\]]*\]), 512;", r"\1, 256;", 0)
+    _, outcome = run_small([small_operation(d=240)], edit)
+    assert "tcgen05-address" in kinds(outcome)
+
+
+TS = Form(BF16, a_in_tensor_memory=True)
+
+
+def test_products_on_one_accumulator_run_in_order() -> None:
+    found, outcome = run_small([small_operation(), *[small_operation(added=True)] * 3])
+    assert outcome.findings == ()
+    assert (floats(found[0])[:, :64] == 64).all()
+
+
+def test_products_of_other_shapes_on_one_accumulator_race() -> None:
+    other = small_operation(descriptor=Case(n=32).descriptor)
+    _, outcome = run_small([small_operation(), other])
+    assert kinds(outcome) == {"race"}
+    _, outcome = run_small([small_operation(), other], checks=Checks.practice())
+    assert kinds(outcome) == set()
+
+
+def test_a_product_may_overwrite_a_of_an_earlier_one() -> None:
+    """The rule that S(i+1) over P(i) needs: ISA 9.4, in one thread."""
+    operations = [small_operation(a=128, d=0), small_operation(a=256, d=96)]
+    ones = np.full((1, 128, COLUMNS), 0x3F803F80, np.uint32)  # pairs of 1.0 as bf16
+    found, outcome = run_small(operations, form=TS, initial=ones)
+    assert outcome.findings == ()
+    assert (floats(found[0])[:, :64] == 16).all()
+    assert (floats(found[0])[:, 96:160] == 16).all()
+
+
+def test_a_product_must_not_read_what_an_earlier_one_writes_as_a() -> None:
+    operations = [small_operation(a=128, d=0), small_operation(a=32, d=256)]
+    ones = np.full((1, 128, COLUMNS), 0x3F803F80, np.uint32)
+    _, outcome = run_small(operations, form=TS, initial=ones)
+    assert kinds(outcome) == {"race"}
+
+
+def test_a_and_d_of_half_the_lanes_start_at_the_same_lane() -> None:
+    operation = small_operation(a=128, d=16 << 16, descriptor=Case(m=64).descriptor)
+    _, outcome = run_small([operation], form=TS)
+    assert kinds(outcome) == {"tcgen05-address"}
+
+
+def test_narrow_n_with_a_in_tensor_memory_is_only_a_strict_finding() -> None:
+    operation = small_operation(a=128, descriptor=Case(n=24).descriptor)
+    _, outcome = run_small([operation], form=TS)
+    assert kinds(outcome) == {"tcgen05-descriptor"}
+    _, outcome = run_small([operation], form=TS, checks=Checks.practice())
+    assert kinds(outcome) == set()
+
+
+def test_integers_wrap_or_saturate() -> None:
+    image = np.zeros(IMAGE_BYTES, np.uint8)
+    hundred = np.full((128, 32), 100, np.int8)
+    A_PLACE.write(image, hundred)
+    B_PLACE.write(image, hundred[:64])
+    descriptor = Case("i8", "s8", "s8", "s32").descriptor
+    initial = np.full((1, 128, COLUMNS), 0x7FFFFFFF, np.uint32)
+    operations = [
+        small_operation(descriptor=descriptor, added=True, d=0),
+        small_operation(descriptor=descriptor | 1 << 3, added=True, d=64),
+    ]
+    form = Form("tcgen05.mma.cta_group::1.kind::i8")
+    found, outcome = run_bench(form, operations, images=[image], initial=initial)
+    assert outcome.findings == ()
+    assert (found[0, :, :64].view(np.int32) == 0x7FFFFFFF + 320000 - (1 << 32)).all()
+    assert (found[0, :, 64:128].view(np.int32) == 0x7FFFFFFF).all()
+
+
+def test_tf32_ignores_the_low_bits_of_a_float() -> None:
+    image = np.zeros(IMAGE_BYTES, np.uint8)
+    fine = np.full((128, 8), 1 + 2.0**-11, np.float32)
+    A_PLACE.write(image, fine)
+    B_PLACE.write(image, fine[:64])
+    form = Form("tcgen05.mma.cta_group::1.kind::tf32")
+    operation = small_operation(descriptor=Case("tf32", "tf32", "tf32").descriptor)
+    found, _ = run_bench(form, [operation], images=[image])
+    assert (floats(found[0])[:, :64] == 8).all()
+
+
+COPIES: dict[str, tuple[int, int, Callable[[int], list[int]]]] = {
+    "128x256b": (128, 8, lambda row: [row]),
+    "128x128b": (128, 4, lambda row: [row]),
+    "64x128b.warpx2::02_13": (64, 4, lambda row: [row, row + 64]),
+    "64x128b.warpx2::01_23": (64, 4, lambda row: [row + row // 32 * 32, row + row // 32 * 32 + 32]),
+    "32x128b.warpx4": (32, 4, lambda row: [row, row + 32, row + 64, row + 96]),
+    "4x256b": (4, 8, lambda row: [32 * row]),
+}
+
+
+@pytest.mark.parametrize("name", COPIES)
+@pytest.mark.parametrize("swizzle", [0, 128])
+def test_copies_reach_their_lanes(name: str, swizzle: int) -> None:
+    rows, columns, lanes_of = COPIES[name]
+    values = np.random.default_rng(5).integers(0, 256, (rows, 4 * columns)).astype(np.uint8)
+    image = np.zeros(IMAGE_BYTES, np.uint8)
+    place = Placed(swizzle, False, 0)
+    place.write(image, values)
+    form = Form(f"tcgen05.cp.cta_group::1.{name}")
+    operation = Operation(place.descriptor(rows, 4 * columns), 0, 12)
+    found, outcome = run_bench(form, [operation], images=[image])
+    assert kinds(outcome) == set()
+    assert kinds(outcome, "note") == ({"assumption"} if name == "4x256b" else set())
+    expected = np.zeros((128, COLUMNS), np.uint32)
+    for row in range(rows):
+        for lane in lanes_of(row):
+            expected[lane, 12 : 12 + columns] = values[row].view(np.uint32)
+    np.testing.assert_array_equal(found[0], expected)
+
+
+def test_a_pair_copies_into_both_tensor_memories() -> None:
+    rng = np.random.default_rng(5)
+    images = [rng.integers(0, 256, IMAGE_BYTES).astype(np.uint8) for _ in range(2)]
+    form = Form("tcgen05.cp.cta_group::2.32x128b.warpx4")
+    found, outcome = run_bench(
+        form, [Operation(Placed(0, False, 0).descriptor(32, 16), 0)], images=images
+    )
+    assert outcome.findings == ()
+    for image, words in zip(images, found, strict=True):
+        np.testing.assert_array_equal(words[40:64, :4].ravel(), image[128:512].view(np.uint32))
+
+
+def test_a_shift_moves_rows_of_one_warp_down() -> None:
+    initial = np.arange(128 * COLUMNS, dtype=np.uint32).reshape(1, 128, COLUMNS)
+    form = Form("tcgen05.shift.cta_group::1.down")
+    found, outcome = run_bench(form, [Operation(0, 0, d=32 << 16 | 8)], initial=initial)
+    assert kinds(outcome) == set()
+    assert kinds(outcome, "note") == {"assumption"}
+    expected = initial[0].copy()
+    expected[33:64, 8:16] = initial[0, 32:63, 8:16]
+    np.testing.assert_array_equal(found[0], expected)
+    _, outcome = run_bench(form, [Operation(0, 0, d=16 << 16)], initial=initial)
+    assert kinds(outcome) == {"tcgen05-address"}
+
+
+def test_a_pair_needs_a_peer() -> None:
+    ptx = bench_ptx(Case(m=256, group=2).form)
+    lonely = re.sub(r"\.reqnctapercluster[^\n]*|\.explicitcluster", "", ptx)
+    _, outcome = run_bench(
+        Form(BF16), [small_operation(descriptor=Case(m=256).descriptor)], ptx=lonely
+    )
+    assert "tcgen05-issue" in kinds(outcome)

@@ -19,7 +19,7 @@ from mlagen.sim.access import (
 )
 from mlagen.sim.ptx import Sink
 from mlagen.sim.shared_memory import POISON
-from mlagen.sim.strong import note_read, note_write, places_of
+from mlagen.sim.strong import Release, note_read, places_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -102,8 +102,9 @@ def decode_atomic(instruction: Instruction, bind: Binder) -> Handler:
         operands = [read(path).view(dtype) for read in readers]
         places = places_of(path, form.space, where, site)
         note_read(path, places, form)
+        release = Release.begin(path, form)
         old, changed = _update(path, form, where, operands, operations, site)
-        note_write(path, places, form, is_atomic=True, changed=changed)
+        release.end(places, is_atomic=True, changed=changed)
         if places and not changed:
             path.polled = places[0], places[0].version
         columns = old.view(f"u{form.element_bytes}")

@@ -149,7 +149,7 @@ def outstanding(path: Path) -> list[Copy]:
 
 def decode_copy(instruction: Instruction, bind: Binder) -> Handler:
     """`cp.async.ca` and `.cg`: what source bytes are missing to the copy's size arrives as zeros."""
-    match instruction.parts[1:]:
+    match instruction.parts[2:]:
         case ("ca" | "cg", "shared" | "shared::cta", "global", *hints) if set(hints) <= _HINTS:
             pass
         case _:

@@ -126,10 +126,8 @@ class GlobalMemory:
                 buffer.read_only = buffer.read_only and read_only
                 return buffer.address + pointer - host_first
         size = end - first
-        contents = _host_bytes(first, size)
-        if read_only or not owner.flags.writeable:
-            contents.flags.writeable = False
-        buffer = self._append(contents, name, read_only=read_only)
+        is_input = read_only or not owner.flags.writeable
+        buffer = self._append(_host_bytes(first, size), name, read_only=is_input)
         self._owners.append(owner)
         if size:
             self._host_ranges.append((first, end, len(self.buffers) - 1))
@@ -164,19 +162,18 @@ class GlobalMemory:
         """An address relative to the nearest buffer: `0x1000000040, 64 bytes behind the end of lse`."""
         number = bisect.bisect_right(self._starts, address) - 1
         text = f"global address {address:#x}"
-        if number < 0:
-            return f"{text}, which belongs to no buffer"
-        buffer = self.buffers[number]
-        behind = address - buffer.end
-        if behind < 0:
-            return (
-                f"byte {address - buffer.address} of {len(buffer.bytes)} of {buffer.name} ({text})"
-            )
-        if behind < _SLOT_BYTES // 2:
-            return f"{text}, {behind} bytes behind the end of {buffer.name}"
+        if number >= 0:
+            buffer = self.buffers[number]
+            behind = address - buffer.end
+            if behind < 0:
+                place = address - buffer.address
+                return f"byte {place} of {len(buffer.bytes)} of {buffer.name} ({text})"
+            if behind < _SLOT_BYTES // 2:
+                return f"{text}, {behind} bytes behind the end of {buffer.name}"
         if number + 1 < len(self.buffers):
-            after = self.buffers[number + 1]
-            return f"{text}, {after.address - address} bytes before {after.name}"
+            before = self.buffers[number + 1].address - address
+            if before < _SLOT_BYTES // 2:
+                return f"{text}, {before} bytes before {self.buffers[number + 1].name}"
         return f"{text}, which belongs to no buffer"
 
     def read(
@@ -262,7 +259,7 @@ class GlobalMemory:
 
     def check_writable(self, buffer: Buffer, simulation: Simulation, site: Site | None) -> bool:
         """Whether a buffer may be written; False after reporting."""
-        if not buffer.read_only and buffer.bytes.flags.writeable:
+        if not buffer.read_only:
             return True
         simulation.findings.add(
             "read-only", f"a write to {buffer.name}, which is an input", site, region=buffer.name

@@ -20,6 +20,8 @@ from mlagen.sim.windows import SHARED_BASE
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from numpy.typing import NDArray
+
     from mlagen.launch_record import LaunchRecord
     from mlagen.sim.memory import GlobalMemory
     from mlagen.sim.order import Order
@@ -73,6 +75,7 @@ class Launch:
             block=record.block,
             cluster_shape=cluster,
             dynamic_shared_base=program.dynamic_shared_base,
+            constants=_constant_bank(program),
         )
         self._lay_out_parameters(record)
         self._unstarted = _clusters(record.grid, cluster)
@@ -167,6 +170,16 @@ def _place_variable(program: Program, memory: GlobalMemory, name: str) -> int:
     """Address of a module's `.global` variable, which keeps its value from launch to launch."""
     variable = program.module.variables[name]
     return memory.place(name, variable.size, variable.data)
+
+
+def _constant_bank(program: Program) -> NDArray[np.uint8]:
+    """The module's `.const` variables."""
+    variables = [one for one in program.module.variables.values() if one.space == "const"]
+    size = max((one.offset + one.size for one in variables), default=0)
+    bank = np.zeros(size, dtype=np.uint8)
+    for one in variables:
+        bank[one.offset : one.offset + len(one.data)] = np.frombuffer(one.data, dtype=np.uint8)
+    return bank
 
 
 def _check_shape(program: Program, record: LaunchRecord, cluster: tuple[int, int, int]) -> None:

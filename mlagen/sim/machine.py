@@ -106,7 +106,7 @@ class Machine:
     def _run_in_lockstep(self, *, is_eager: bool) -> None:
         """Warpgroups take turns; operations complete at once, or when no warp can run."""
         queue, operations = self._queue, self._simulation.operations
-        while not self._failed:
+        while True:
             while queue and not self._failed:
                 group = queue.popleft()
                 group.queued = False
@@ -120,6 +120,8 @@ class Machine:
                     self._wake()
                 else:
                     self._enqueue(group)
+            if self._failed:
+                return
             if operations:
                 self._complete(operations[0])
                 self._wake()

@@ -5,7 +5,8 @@ Every place that somebody accesses strongly keeps what its writers knew. The rul
 - a release store or atomic leaves all that its warp knows at the place; a relaxed one leaves what the warp knew at its
   last `fence`;
 - an atomic carries on what it finds there (a release sequence); a plain strong store does not;
-- an acquire load or atomic takes what it finds; a relaxed one takes it at the warp's next `fence`.
+- an acquire load or atomic takes what it finds; a relaxed one takes it at the warp's next `fence`;
+- whoever reads strongly comes after the strong writes that it has seen (observation order), whatever the semantics.
 
 Scopes: `.cta` carries knowledge within a CTA only; `.cluster`, `.gpu` and `.sys` are one scope here. Knowledge is that
 of warps: a lane is taken to know what other lanes of its warp do.
@@ -41,9 +42,10 @@ class Place(Watched):
         name: For reports.
         wide: What writers at a scope beyond the CTA have left.
         narrow: What those of each CTA have left at any scope.
+        writers: Events of the strong writes that led to the present value.
     """
 
-    __slots__ = ("name", "narrow", "wide")
+    __slots__ = ("name", "narrow", "wide", "writers")
 
     def __init__(self, name: str) -> None:
         """Nothing is left there yet."""
@@ -51,19 +53,25 @@ class Place(Watched):
         self.name = name
         self.wide = _NOTHING
         self.narrow: dict[int, Knowledge] = {}
+        self.writers = 0
 
-    def leave(self, cta: int, knowledge: Knowledge, *, wide: Knowledge, carries_on: bool) -> None:
+    def leave(
+        self, writer: Warp, knowledge: Knowledge, *, wide: Knowledge, carries_on: bool
+    ) -> None:
         """A write.
 
         Args:
-            cta: Number of the writer's CTA.
-            knowledge: For readers of this CTA.
+            writer: Who writes, as the event of the write.
+            knowledge: For readers of its CTA.
             wide: For readers of others.
             carries_on: Whether earlier writers' knowledge stays.
         """
         if not carries_on:
             self.wide = _NOTHING
             self.narrow = {}
+            self.writers = 0
+        cta = writer.cta.number
+        self.writers |= 1 << writer.event
         self.wide = self.wide | wide
         self.narrow[cta] = self.narrow.get(cta, _NOTHING) | knowledge
 
@@ -123,6 +131,7 @@ def note_read(path: Path, places: list[Place], form: AccessForm) -> None:
     knowledge = _NOTHING
     for place in places:
         knowledge = knowledge | place.found(warp.cta.number, is_wide=is_wide)
+        warp.ordered |= place.writers
     if form.semantics in {"acquire", "acq_rel"}:
         warp.cta.simulation.order.acquire(warp, knowledge)
     else:
@@ -130,22 +139,38 @@ def note_read(path: Path, places: list[Place], form: AccessForm) -> None:
         fences.seen = fences.seen | knowledge
 
 
-def note_write(
-    path: Path, places: list[Place], form: AccessForm, *, is_atomic: bool, changed: bool
-) -> None:
-    """The order that a strong write makes; wakes those who poll the places, if there is something new."""
-    warp = path.warp
-    if form.semantics in {"release", "acq_rel"}:
-        knowledge = wide = warp.cta.simulation.order.publish(warp)
-    else:
+@dataclass(slots=True)
+class Release:
+    """A strong write, from before it happens until after: it is an event of its own.
+
+    Attributes:
+        warp: Who writes.
+        knowledge: What it leaves for its CTA.
+        wide: What it leaves for others.
+    """
+
+    warp: Warp
+    knowledge: Knowledge
+    wide: Knowledge
+
+    @classmethod
+    def begin(cls, path: Path, form: AccessForm) -> Release:
+        """Before the write."""
+        warp = path.warp
+        everything = warp.cta.simulation.order.publish(warp)
         fences = _fences(warp)
         knowledge, wide = fences.released, fences.released_wide
-    if form.scope == "cta":
-        wide = _NOTHING
-    for place in places:
-        place.leave(warp.cta.number, knowledge, wide=wide, carries_on=is_atomic)
-        if changed:
-            place.change()
+        if form.semantics in {"release", "acq_rel"}:
+            knowledge = wide = everything
+        return cls(warp, knowledge, _NOTHING if form.scope == "cta" else wide)
+
+    def end(self, places: list[Place], *, is_atomic: bool, changed: bool) -> None:
+        """After the write: wake those who poll the places, if there is something new."""
+        for place in places:
+            place.leave(self.warp, self.knowledge, wide=self.wide, carries_on=is_atomic)
+            if changed:
+                place.change()
+        self.warp.cta.simulation.order.publish(self.warp)
 
 
 def places_of(
@@ -176,10 +201,10 @@ def strong_write(
     path: Path, form: AccessForm, addresses: NDArray[np.int64], data: NDArray[np.uint8], site: Site
 ) -> None:
     """A strong store by lanes."""
+    release = Release.begin(path, form)
     write_lanes(path, form.space, addresses, data, site, is_strong=True)
-    note_write(
-        path, places_of(path, form.space, addresses, site), form, is_atomic=False, changed=True
-    )
+    places = places_of(path, form.space, addresses, site)
+    release.end(places, is_atomic=False, changed=True)
 
 
 def decode_fence(instruction: Instruction, bind: Binder) -> Handler:

@@ -149,17 +149,19 @@ def test_lanes_meet_again_before_they_work_together() -> None:
 SUBSET = """
 extern "C" __global__ void kernel(int* out) {
   int lane = threadIdx.x, v = lane * lane;
-  if (lane < 16) v = __shfl_xor_sync(0x0000ffffu, v, 1); else v = __shfl_xor_sync(0xffff0000u, v, 2) + out[0];
+  if (lane < 16) v = __shfl_xor_sync(0x0000ffffu, v, 1); else v = __shfl_xor_sync(0xffff0000u, v, 2) + out[32];
   out[lane] = v;
 }
 """
 
 
 def test_a_part_of_a_warp_may_shuffle() -> None:
-    out = np.zeros(32, dtype=np.int32)
+    out = np.zeros(33, dtype=np.int32)
     assert kinds(run(SUBSET, out)) == []
     lanes = np.arange(32)
-    np.testing.assert_array_equal(out, np.where(lanes < 16, (lanes ^ 1) ** 2, (lanes ^ 2) ** 2))
+    np.testing.assert_array_equal(
+        out[:32], np.where(lanes < 16, (lanes ^ 1) ** 2, (lanes ^ 2) ** 2)
+    )
 
 
 LOCAL = """
@@ -234,5 +236,5 @@ def test_the_last_block_needs_fences() -> None:
     given = np.ones(320, dtype=np.float32)
     out, partial = np.zeros(1, dtype=np.float32), np.zeros(10, dtype=np.float32)
     result = run(LAST.replace("FENCE", ""), given, partial, out, grid=10)
-    assert kinds(result) == ["race"]
+    assert set(kinds(result)) == {"race"}
     assert "argument 1" in result.findings[0].message

@@ -171,6 +171,7 @@ def test_inputs_may_not_be_written() -> None:
     result = run(ACCESS.replace("CODE", "out[threadIdx.x] = 1;"), given, np.int32(0), memory=memory)
     assert kinds(result) == []  # `run` maps the same array again, as an output
     memory = GlobalMemory()
+    given[:] = 0
     given.flags.writeable = False
     result = run(ACCESS.replace("CODE", "out[threadIdx.x] = 1;"), given, np.int32(0), memory=memory)
     assert kinds(result) == ["read-only"]

@@ -88,7 +88,7 @@ def test_a_record_must_fit_the_kernel(change: dict[str, object], text: str) -> N
         "shared_memory_bytes": 0,
         "parameters": (bytes(8), bytes(8)),
     } | change
-    record = LaunchRecord(**values)  # type: ignore[arg-type] (what each test makes of it)
+    record = LaunchRecord(**values)  # type: ignore[arg-type] # of what types is the test's affair
     with pytest.raises(SimulationError, match=text):
         simulate(program(COPY), record, GlobalMemory())
 
@@ -190,6 +190,6 @@ def test_registers_change_in_the_direction_that_is_said() -> None:
 
 def test_order_need_not_be_checked() -> None:
     source = 'extern "C" __global__ void kernel(int* out) { out[threadIdx.x] = blockIdx.x; }'
-    out = np.zeros(32, dtype=np.int32)
+    out = np.full(32, -1, dtype=np.int32)
     assert kinds(run(source, out, grid=2)) == ["race"]
     assert kinds(run(source, out, grid=2, checks=Checks(order=False))) == []

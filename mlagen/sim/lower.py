@@ -340,7 +340,7 @@ class _SharedLayout:
             for one in (*module.variables.values(), *function.variables)
             if one.space == "shared"
         ]
-        self.static_bytes = _end_of(iter(shared))
+        self.static_bytes = _end_of(one for one in shared if one.size)
         align = max([16, *(one.align for one in shared if one.size == 0)])
         end = windows.SHARED_BASE + self.static_bytes
         self.dynamic_base = -(-end // align) * align

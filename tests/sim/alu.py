@@ -21,8 +21,8 @@ _KERNEL = """.version 9.0
 .address_size 64
 .visible .entry kernel(.param .b64 first, .param .align 16 .b8 second[48])
 {{
-.reg .pred %p<10>; .reg .b16 %h<20>; .reg .b32 %r<20>; .reg .b64 %d<20>; .reg .b128 %q<4>;
-.reg .pred %jp; .reg .b16 %jh; .reg .b32 %jr; .reg .b64 %jd;
+.reg .pred %p<10>; .reg .b16 %h<20>; .reg .b32 %r<100>; .reg .b64 %d<20>; .reg .b128 %q<4>;
+.reg .b64 %address;
 {body}
 bra.uni NEXT;
 NEXT:
@@ -30,7 +30,13 @@ NEXT:
 ret;
 }}
 """
-_JUNK = {"p": "mov.pred %jp", "h": "mov.b16 %jh", "r": "mov.b32 %jr", "d": "mov.b64 %jd"}
+# Instructions that others can notice, so that the registers keep their rows.
+_USES = {
+    "p": "@{} exit;",
+    "h": "st.global.b16 [%address], {};",
+    "r": "st.global.b32 [%address], {};",
+    "d": "st.global.b64 [%address], {};",
+}
 
 
 @dataclass
@@ -83,13 +89,13 @@ def run(
     """Execute `body` and return all registers that it names.
 
     Args:
-        body: PTX statements on `%p0..9`, `%h0..19` (16 bits), `%r0..19` (32), `%d0..19` (64).
+        body: PTX statements on `%p0..9`, `%h0..19` (16 bits), `%r0..99` (32), `%d0..19` (64).
         inputs: Values of registers, of any type of their size, one per thread.
         mask: Lanes of warp 1 that execute; all of all warps by default.
         cta: Runs it; a new one by default.
     """
     names = sorted(set(re.findall(r"%[phrd]\d+", body)))
-    uses = "\n".join(f"{_JUNK[name[1]]}, {name};" for name in names)
+    uses = "\n".join(_USES[name[1]].format(name) for name in names)
     program = lower(parse(_KERNEL.format(body=body, uses=uses)))
     cta = cta or make_cta()
     program.open_registers(cta, {})

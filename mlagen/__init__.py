@@ -14,11 +14,13 @@ if TYPE_CHECKING:
     from mlagen.build import build_specs
     from mlagen.runtime.kernel import Kernels, load
     from mlagen.runtime.merge import merge_state
+    from mlagen.runtime.simulator import Simulator
 
-__all__ = ["Kernels", "build_specs", "errors", "load", "merge_state"]
+__all__ = ["Kernels", "Simulator", "build_specs", "errors", "load", "merge_state"]
 
 _HOMES = {
     "Kernels": ("mlagen.runtime.kernel", "Kernels"),
+    "Simulator": ("mlagen.runtime.simulator", "Simulator"),
     "build_specs": ("mlagen.build", "build_specs"),
     "errors": ("mlagen.errors", None),
     "load": ("mlagen.runtime.kernel", "load"),

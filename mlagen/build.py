@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Literal
 
 from mlagen.atomic_file import write_atomically
 from mlagen.cache import KernelCache
+from mlagen.compile.nvrtc import KERNEL_OPTIONS
 from mlagen.errors import CacheError, MlagenError
 from mlagen.kernel_compiler import (
     BuildKey,
@@ -95,6 +96,7 @@ def build_specs(
     cache: KernelCache | None = None,
     policy: CompilePolicy | None = None,
     lint: LintPolicy = "auto",
+    options: tuple[str, ...] = KERNEL_OPTIONS,
     progress: Progress | None = None,
 ) -> list[BuiltKernel]:
     """Return the built kernels of `specs`, in their order; for the arguments see `build_plans`.
@@ -106,7 +108,13 @@ def build_specs(
         MissingDependencyError: No NVRTC; with a strict lint, no nvdisasm.
     """
     outcomes = build_plans(
-        plan_specs(specs), jobs=jobs, cache=cache, policy=policy, lint=lint, progress=progress
+        plan_specs(specs),
+        jobs=jobs,
+        cache=cache,
+        policy=policy,
+        lint=lint,
+        options=options,
+        progress=progress,
     )
     if failed := [outcome for outcome in outcomes if isinstance(outcome, FailedKernel)]:
         raise _joined([failure.error for failure in failed]) from failed[0].error
@@ -138,6 +146,7 @@ def build_plans(
     cache: KernelCache | None = None,
     policy: CompilePolicy | None = None,
     lint: LintPolicy = "auto",
+    options: tuple[str, ...] = KERNEL_OPTIONS,
     progress: Progress | None = None,
     render: Render = render_kernel,
 ) -> list[BuiltKernel | FailedKernel]:
@@ -153,7 +162,8 @@ def build_plans(
         policy: `auto` compiles what the cache lacks, `never` nothing, `always` everything; None as
             settings say.
         lint: `auto` skips the SASS lint where nvdisasm is not installed, `strict` fails there (for
-            CI).
+            CI), `off` checks no machine code.
+        options: NVRTC options beside the architecture; they are part of a kernel's key.
         progress: Called with each event.
         render: Plan to CUDA text.
 
@@ -166,6 +176,7 @@ def build_plans(
         lint=lint,
         render=render,
         generator=generator_digest() if render is render_kernel else None,
+        options=options,
     )
     compiler.check_tools()
     report = progress or (lambda _event: None)

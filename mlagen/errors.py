@@ -11,9 +11,9 @@
     │   └── DriverError      a CUDA driver call failed                               exit status 3
     ├── SimulationError      the simulator cannot run what it was given              exit status 2
     │   ├── UnsupportedPtxError  instructions that it does not know
-    │   └── ScheduleError    a schedule that it does not know, or a recording of another run
+    │   ├── ScheduleError    a schedule that it does not know, or a recording of another run
+    │   └── FindingsError    it ran a kernel, and the kernel breaks rules            exit status 1
     ├── PtxError             PTX text that the simulator cannot read                 exit status 2
-    ├── UnsupportedPtxError  PTX that the simulator cannot execute                   exit status 2
     ├── NoKernelError        no built variant matches the tensors                    exit status 2
     └── InputError           tensors or arguments given to `run`                     exit status 2
         ├── ShapeError
@@ -77,23 +77,25 @@ class SimulationError(MlagenError):
 
 
 class UnsupportedPtxError(SimulationError):
-    """PTX that the simulator does not know; the message names each instruction, its lines and how often it occurs."""
+    """An instruction, or a form of one, that the simulator does not know.
+
+    A decoder raises it with what it does not know (`modifier .foo`); lowering collects all of a kernel's and raises one
+    that lists every opcode with its first line and how often it occurs.
+    """
 
 
 class ScheduleError(SimulationError):
     """A schedule that does not exist, or a recording that does not fit the run."""
 
 
+class FindingsError(SimulationError):
+    """The simulator ran a kernel and found errors in it; the message is the report."""
+
+    exit_status = 1
+
+
 class PtxError(MlagenError):
     """PTX text does not follow the grammar; the message begins with its line."""
-
-
-class UnsupportedPtxError(MlagenError):
-    """An instruction, or a form of one, that the simulator does not know.
-
-    A decoder raises it with what it does not know (`modifier .foo`); lowering collects all of a kernel's and raises one
-    that lists every opcode with its first line and how often it occurs.
-    """
 
 
 class NoKernelError(MlagenError):

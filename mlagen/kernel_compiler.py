@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from mlagen.plan.plan import KernelPlan
     from mlagen.settings import CompilePolicy
 
-LintPolicy = Literal["auto", "strict"]
+LintPolicy = Literal["auto", "strict", "off"]
 LintState = Literal["passed", "skipped"]
 Render = Callable[["KernelPlan"], str]
 
@@ -107,10 +107,11 @@ class KernelCompiler:
     Attributes:
         cache: Where kernels are kept.
         policy: When to compile.
-        lint: Whether a missing nvdisasm is an error.
+        lint: Whether a missing nvdisasm is an error; `off` checks nothing of the machine code.
         render: Plan to CUDA text.
         generator: Digest of the code behind `render`, so that a text known to be in the cache need
             not be rendered to be found; None to render always.
+        options: NVRTC options beside the architecture.
     """
 
     cache: KernelCache
@@ -118,6 +119,7 @@ class KernelCompiler:
     lint: LintPolicy
     render: Render
     generator: str | None = None
+    options: tuple[str, ...] = KERNEL_OPTIONS
 
     def check_tools(self) -> None:
         """Raise MissingDependencyError if what every kernel needs is not here."""
@@ -141,7 +143,7 @@ class KernelCompiler:
             entry = self._recalled(plan)
             if entry is None:
                 source = self.render(plan)
-                key = build_key(source, arch=plan.arch.name).digest
+                key = self._key(plan, _sha256(source))
                 entry = self._stored(plan, key)
                 if entry is None and self.policy == "never":
                     raise _not_built(plan, self.cache)  # returned below, like others
@@ -175,7 +177,10 @@ class KernelCompiler:
         source_sha256 = self.cache.read_source_hash(plan.spec.hash, self._origin(plan))
         if source_sha256 is None:
             return None
-        return self._stored(plan, _build_key(source_sha256, arch=plan.arch.name).digest)
+        return self._stored(plan, self._key(plan, source_sha256))
+
+    def _key(self, plan: KernelPlan, source_sha256: str) -> str:
+        return _build_key(source_sha256, arch=plan.arch.name, options=self.options).digest
 
     def _remember(self, plan: KernelPlan, source: str) -> None:
         if self.generator is not None:
@@ -197,7 +202,7 @@ class KernelCompiler:
 
     def _compile(self, plan: KernelPlan, source: str, key: str) -> Entry:
         begin = time.perf_counter()
-        compiled = compile_cuda(source, name=plan.name, arch=plan.arch.name)
+        compiled = compile_cuda(source, name=plan.name, arch=plan.arch.name, options=self.options)
         entry = Entry(
             spec_hash=plan.spec.hash,
             key=key,
@@ -210,7 +215,8 @@ class KernelCompiler:
             lint=None,
             compile_seconds=time.perf_counter() - begin,
         )
-        entry = self._checked(plan, entry)
+        if self.lint != "off":
+            entry = self._checked(plan, entry)
         self.cache.write(entry)
         logger.info("%s: compiled in %.2f s", plan.name, entry.compile_seconds)
         return entry
@@ -233,7 +239,7 @@ class KernelCompiler:
 
 def build_key(source: str, *, arch: str) -> BuildKey:
     """Return the key of a kernel with that text, compiled here with this process's NVRTC."""
-    return _build_key(_sha256(source), arch=arch)
+    return _build_key(_sha256(source), arch=arch, options=KERNEL_OPTIONS)
 
 
 @functools.cache
@@ -253,11 +259,11 @@ def generator_digest() -> str:
     return digest.hexdigest()
 
 
-def _build_key(source_sha256: str, *, arch: str) -> BuildKey:
+def _build_key(source_sha256: str, *, arch: str, options: tuple[str, ...]) -> BuildKey:
     return BuildKey(
         source_sha256=source_sha256,
         arch=arch,
-        options=KERNEL_OPTIONS,
+        options=options,
         compiler=nvrtc_identity().compiler,
     )
 

@@ -303,7 +303,7 @@ def test_kernel_without_its_products_fails(cache: KernelCache) -> None:
 def test_build_of_specs_raises_every_reason(
     cache: KernelCache, monkeypatch: pytest.MonkeyPatch, compiles: CompileCounter
 ) -> None:
-    def refuse(source: str, *, name: str, arch: str) -> Compiled:
+    def refuse(source: str, *, name: str, arch: str, **_: object) -> Compiled:
         raise CompileError(f"{name}: refused\n  mend it")
 
     monkeypatch.setattr(kernel_compiler, "compile_cuda", refuse)

@@ -16,6 +16,7 @@ from mlagen.package_files import shipped_folder
 
 __all__ = [
     "KERNEL_OPTIONS",
+    "LINE_OPTIONS",
     "Compiled",
     "NvrtcIdentity",
     "compile_cuda",
@@ -36,6 +37,9 @@ KERNEL_OPTIONS: tuple[str, ...] = (
     # Registers, stack and spills in the log. ptxas takes one option an argument.
     "--ptxas-options=-v",
 )
+
+# The same instructions, with their source lines in the PTX: for the simulator, whose reports quote them.
+LINE_OPTIONS: tuple[str, ...] = (*KERNEL_OPTIONS, "-lineinfo")
 
 _SHOWN_ERRORS = 5
 _CUDA_ERROR = re.compile(

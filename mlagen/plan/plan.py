@@ -76,6 +76,21 @@ class Barrier:
 
 
 @dataclass(frozen=True, slots=True)
+class NamedBarrier:
+    """Consecutive hardware barriers (`bar.sync`) of one purpose; 0 is `__syncthreads`.
+
+    Attributes:
+        name: What it is for.
+        first_id: Id of the first.
+        copies: How many there are (one a math warpgroup).
+    """
+
+    name: str
+    first_id: int
+    copies: int
+
+
+@dataclass(frozen=True, slots=True)
 class Role:
     """What a warpgroup does and how many registers each of its threads may hold."""
 
@@ -172,6 +187,7 @@ class KernelPlan:
         mask_bounds: Whether the mask hides keys on the left, and on the right, of a query's position.
         regions: Shared-memory map, in order of offsets, without gaps other than alignment.
         barriers: The mbarriers, in the order of their storage.
+        named_barriers: The hardware barriers, in the order of their ids.
         roles: Warpgroups in order; their sizes give the block.
         tensor_maps: Tensor maps in parameter order.
         arguments: Scalar and pointer parameters, after the maps.
@@ -194,6 +210,7 @@ class KernelPlan:
     mask_bounds: tuple[bool, bool]
     regions: tuple[Region, ...]
     barriers: tuple[Barrier, ...]
+    named_barriers: tuple[NamedBarrier, ...]
     roles: tuple[Role, ...]
     tensor_maps: tuple[TensorMapPlan, ...]
     arguments: tuple[Argument, ...]
@@ -210,6 +227,10 @@ class KernelPlan:
     def shared_memory_bytes(self) -> int:
         """Dynamic shared memory of a block: the map, up to a multiple of its alignment."""
         return occupied_bytes(self.regions)
+
+    def named_barrier(self, name: str) -> NamedBarrier:
+        """The hardware barriers of that name."""
+        return next(barrier for barrier in self.named_barriers if barrier.name == name)
 
     def map(self, name: str) -> TensorMapPlan:
         """The tensor map of that name."""

@@ -16,6 +16,7 @@ from mlagen.plan.plan import (
     Barrier,
     Cost,
     KernelPlan,
+    NamedBarrier,
     Region,
     Role,
     TensorMapPlan,
@@ -81,6 +82,7 @@ def plan_prefill_sm90(spec: KernelSpec) -> KernelPlan:
     # At 128/128 ptxas 13.5 serialised wgmma in a variant that had it (C7511), before scores were local to a step; not
     # tried there again. At 192/128 no variant is serialised.
     half_diagonal_pays = right_bound and geometry.qk_head_dim > geometry.v_head_dim
+    ping_pong = True if config.ping_pong is None else config.ping_pong
     flops = 2 * TILE_M * configuration.tile_n * (geometry.qk_head_dim + geometry.v_head_dim)
     return KernelPlan(
         spec=spec,
@@ -100,10 +102,11 @@ def plan_prefill_sm90(spec: KernelSpec) -> KernelPlan:
             configuration.tile_n == 2 * PANEL_COLUMNS
             and (half_diagonal_pays if config.half_diagonal is None else config.half_diagonal)
         ),
-        ping_pong=True if config.ping_pong is None else config.ping_pong,
+        ping_pong=ping_pong,
         mask_bounds=(left_bound, right_bound),
         regions=shared_memory_map(spec, configuration),
         barriers=barriers(spec, configuration),
+        named_barriers=named_barriers(ping_pong=ping_pong),
         roles=(
             Role("load", 1, PRODUCER_REGISTERS, "one warp draws tiles and issues TMA"),
             Role(
@@ -179,6 +182,12 @@ def barriers(spec: KernelSpec, configuration: Configuration) -> tuple[Barrier, .
         Barrier("tile_full", TILE_SLOTS, 1, 0, "load warp", "math warps"),
         Barrier("tile_empty", TILE_SLOTS, math_warps, 0, "every math warp", "load warp"),
     )
+
+
+def named_barriers(*, ping_pong: bool) -> tuple[NamedBarrier, ...]:
+    """The hardware barriers: one a math warpgroup of each purpose."""
+    own = NamedBarrier("warpgroup", 3, MATH_WARPGROUPS)
+    return (NamedBarrier("turn", 1, MATH_WARPGROUPS), own) if ping_pong else (own,)
 
 
 def tensor_maps(spec: KernelSpec, configuration: Configuration) -> tuple[TensorMapPlan, ...]:

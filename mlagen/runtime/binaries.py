@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from mlagen.errors import CacheError, MissingDependencyError, NoKernelError
 from mlagen.plan.name import kernel_name
@@ -42,6 +42,7 @@ class Binaries:
             source: Where the specs come from, for messages.
         """
         self._found = {kernel.plan.spec.hash: (kernel.plan, kernel.cubin) for kernel in built}
+        self._with_lines: dict[str, BuiltKernel] = {}
         self._cache = cache
         self._jit = jit
         self._source = source
@@ -67,6 +68,21 @@ class Binaries:
                 self._found[spec.hash] = (kernel.plan, kernel.cubin)
             return self._found[spec.hash]
 
+    def get_with_lines(self, spec: KernelSpec) -> BuiltKernel:
+        """A kernel whose PTX knows its source lines, for the simulator; apart from the others in the cache.
+
+        Raises:
+            NoKernelError: It is not built, and may not be built now.
+            CompileError, PlanError, UnsupportedError: It cannot be built.
+        """
+        from mlagen.compile.nvrtc import LINE_OPTIONS
+
+        with self._lock:
+            if spec.hash not in self._with_lines:
+                (kernel,) = self._fetch([spec], capturing=False, lint="off", options=LINE_OPTIONS)
+                self._with_lines[spec.hash] = kernel
+            return self._with_lines[spec.hash]
+
     def get_all(self, specs: Sequence[KernelSpec]) -> list[tuple[KernelPlan, bytes]]:
         """Plans and cubins of all these kernels; what has to be compiled is compiled in parallel."""
         with self._lock:
@@ -75,15 +91,18 @@ class Binaries:
                 self._found[kernel.plan.spec.hash] = (kernel.plan, kernel.cubin)
             return [self._found[spec.hash] for spec in specs]
 
-    def _fetch(self, specs: Sequence[KernelSpec], *, capturing: bool) -> list[BuiltKernel]:
+    def _fetch(
+        self, specs: Sequence[KernelSpec], *, capturing: bool, **how: Any
+    ) -> list[BuiltKernel]:
+        """Build them, `how` as `build_specs` takes it."""
         from mlagen.build import (
             build_specs,  # it imports NVRTC, which a folder of kernels does not need
         )
 
         if self._jit == "auto" and not capturing:
-            return build_specs(specs, cache=self._cache)
+            return build_specs(specs, cache=self._cache, **how)
         try:
-            return build_specs(specs, cache=self._cache, policy="never")
+            return build_specs(specs, cache=self._cache, policy="never", **how)
         except (
             CacheError,
             MissingDependencyError,

@@ -326,7 +326,7 @@ def _load_bindings() -> Any:
     except (DynamicLibNotFoundError, RuntimeError) as error:
         message = (
             f"no NVIDIA driver: {str(error).splitlines()[0]}\n"
-            "  install the driver, or use mlagen.load(..., backend='reference') with CPU tensors"
+            "  install the driver, or load with backend='sim' or backend='reference' for CPU tensors"
         )
         raise MissingDependencyError(message) from error
     return driver

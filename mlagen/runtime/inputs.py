@@ -56,7 +56,8 @@ def check_presence(call: Call) -> None:
     for name, tensor in tensors.items():
         if not hasattr(tensor, "shape") or not hasattr(tensor, "dtype"):
             message = f"{call.written[name]}: expected a tensor, got {type(tensor).__name__}"
-            raise InputError(f"{message}\n  pass a torch tensor")
+            raise InputError(f"{message}\n  pass torch tensors or NumPy arrays")
+    _check_one_kind(call)
     for name in ("q", "q_nope", "q_pe", "k", "k_rope", "v"):
         if name in tensors and not 2 <= tensors[name].ndim <= 4:
             message = (
@@ -73,6 +74,19 @@ def check_presence(call: Call) -> None:
         raise InputError(
             f"{message}\n  pass int32 [batch + 1], or {query} [batch, seqlen_q, num_heads, head_dim]"
         )
+
+
+def _check_one_kind(call: Call) -> None:
+    """Raise unless all are torch tensors, or all are NumPy arrays."""
+    first = "q" if "q" in call.tensors else "q_nope"
+    query = call.tensors[first]
+    for name, tensor in call.tensors.items():
+        if hasattr(tensor, "data_ptr") != hasattr(query, "data_ptr"):
+            kinds = (
+                f"a {type(tensor).__name__}, but {call.written[first]} is a {type(query).__name__}"
+            )
+            advice = "pass torch tensors or NumPy arrays, not both"
+            raise DeviceError(f"{call.written[name]}: {kinds}\n  {advice}")
 
 
 def check_tensors(spec: KernelSpec, call: Call) -> Extents:
@@ -114,11 +128,6 @@ class _Checker:
             here = getattr(tensor, "device", None)
             if here == device:
                 continue
-            if hasattr(tensor, "data_ptr") != hasattr(self._tensors[first], "data_ptr"):
-                kinds = f"a {type(tensor).__name__}, but {self._name(first)} is a {type(self._tensors[first]).__name__}"
-                raise DeviceError(
-                    f"{self._name(name)}: {kinds}\n  pass torch tensors or NumPy arrays, not both"
-                )
             message = f"{self._name(name)}: on {here}, but {self._name(first)} is on {device}"
             raise DeviceError(f"{message}\n  move it with {self._name(name)}.to({str(device)!r})")
 

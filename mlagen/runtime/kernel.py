@@ -19,6 +19,7 @@ from mlagen.runtime.device import devices_of
 from mlagen.runtime.device_values import check_device_values
 from mlagen.runtime.dispatch import normalised, select
 from mlagen.runtime.inputs import check_presence, check_tensors
+from mlagen.runtime.simulator import Simulated, Simulator, run_simulated
 from mlagen.settings import Settings
 from mlagen.spec.model import KernelSpec, SpecFile
 from mlagen.verify.arrays import round_to
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
     from mlagen.runtime.arguments import Call
     from mlagen.runtime.device import Device
 
-BackendName = Literal["cuda", "reference", "auto"]
+Backend = Literal["cuda", "sim", "reference", "auto"] | Simulator
 SpecSource = str | Path | Mapping[str, Any] | SpecFile | KernelSpec | Sequence[KernelSpec]
 
 # Signatures whose checks are remembered; a serving loop has one for each total length it meets.
@@ -46,7 +47,7 @@ def load(
     kernels: str | Path | None = None,
     jit: JitPolicy = "auto",
     cache: KernelCache | None = None,
-    backend: BackendName = "cuda",
+    backend: Backend = "cuda",
 ) -> Kernels:
     """The kernels of a spec, ready to run. Touches no GPU and compiles nothing: `run` and `warmup` do.
 
@@ -58,8 +59,10 @@ def load(
         jit: `auto` compiles a kernel that is nowhere to be found when it is first needed, never
             while a CUDA graph is captured; `never` raises NoKernelError instead.
         cache: Where compiled kernels are kept; by default the folder that the settings name.
-        backend: `cuda`; `reference`, float64 on NumPy arrays and torch tensors of any device;
-            `auto`, the reference for what lies on the CPU, with a notice in the log.
+        backend: `cuda`; `sim`, the kernels themselves on the CPU, in the simulator, slowly and with
+            every check, on NumPy arrays and CPU tensors (or a `Simulator`, which says how);
+            `reference`, float64 on NumPy arrays and torch tensors of any device; `auto`, the
+            reference for what lies on the CPU, with a notice in the log.
 
     Raises:
         SpecError: The spec is not valid.
@@ -67,10 +70,11 @@ def load(
     """
     if jit not in ("auto", "never"):
         raise InputError(f"jit: {jit!r} is neither auto nor never\n  pass one of them")
-    if backend not in ("cuda", "reference", "auto"):
-        raise InputError(
-            f"backend: {backend!r} is none of cuda, reference, auto\n  pass one of them"
-        )
+    if backend == "sim":
+        backend = Simulator()
+    if not isinstance(backend, Simulator) and backend not in ("cuda", "reference", "auto"):
+        message = f"backend: {backend!r} is none of cuda, sim, reference, auto"
+        raise InputError(f"{message}\n  pass one of them")
     settings = Settings.from_environment()
     folder = kernels if kernels is not None else settings.kernels
     if isinstance(spec, str | Path) and Path(spec).is_dir():
@@ -115,7 +119,7 @@ class Kernels:
     """
 
     def __init__(
-        self, specs: Sequence[KernelSpec], *, binaries: Binaries, backend: BackendName, source: str
+        self, specs: Sequence[KernelSpec], *, binaries: Binaries, backend: Backend, source: str
     ) -> None:
         """See `load`."""
         self.specs = tuple(specs)
@@ -175,6 +179,7 @@ class Kernels:
             InputError: An argument is wrong; names it, what was expected and what came.
             NoKernelError: No loaded kernel computes this.
             DriverError: CUDA refused.
+            FindingsError: The simulator has found an error in the kernel.
         """
         given = arguments if tensors is None else _merged(tensors, arguments)
         key = self._signature(given)
@@ -188,6 +193,24 @@ class Kernels:
             return self._run_first(given)
         self._last = (key, recipe)
         return recipe.run(given)
+
+    def simulate(self, tensors: Mapping[str, Any] | None = None, /, **arguments: Any) -> Simulated:
+        """Compute attention in the simulator; errors of the kernel come back as values.
+
+        Args:
+            tensors: As in `run`.
+            **arguments: As in `run`.
+
+        Raises:
+            InputError: An argument is wrong, or the kernels were loaded for another backend.
+            NoKernelError: No loaded kernel computes this.
+            SimulationError: The simulator cannot run this kernel.
+        """
+        if not isinstance(self._backend, Simulator):
+            message = f"simulate: the kernels were loaded with backend={self._backend!r}"
+            raise InputError(f"{message}\n  load them with backend='sim'")
+        given = arguments if tensors is None else _merged(tensors, arguments)
+        return self._run_simulated(_checked_call(given), self._backend)
 
     def warmup(self, device: int | None = None) -> None:
         """Fetch the machine code of every kernel, compiling what is missing, and load it on a device.
@@ -232,8 +255,11 @@ class Kernels:
 
     def _run_first(self, arguments: Mapping[str, Any]) -> Any:
         """A call whose signature is new."""
-        call = normalised(parse_call(arguments))
-        check_presence(call)
+        call = _checked_call(arguments)
+        if isinstance(self._backend, Simulator):
+            simulated = self._run_simulated(call, self._backend)
+            simulated.check()
+            return (simulated.out, simulated.lse) if call.options.return_lse else simulated.out
         ordinal = self._cuda_ordinal(call)
         if ordinal is None:
             return self._run_reference(call)
@@ -290,14 +316,24 @@ class Kernels:
             message = (
                 f"{written}: a {type(query).__name__}, and the kernels run on CUDA tensors of torch"
             )
-            raise DeviceError(f"{message}\n  pass torch tensors, or load with backend='reference'")
+            raise DeviceError(
+                f"{message}\n  pass torch tensors, or load with backend='sim' or 'reference'"
+            )
         ordinal = driver_module.system_driver().ordinal_of(query.device)
         if ordinal is None:
             message = f"{written}: on {query.device}, and the kernels run on CUDA devices"
             raise DeviceError(
-                f"{message}\n  move the tensors with .cuda(), or load with backend='reference'"
+                f"{message}\n  move the tensors with .cuda(), or load with backend='sim' or 'reference'"
             )
         return ordinal
+
+    def _run_simulated(self, call: Call, simulator: Simulator) -> Simulated:
+        if hasattr(call.tensors["v"], "data_ptr"):
+            import torch
+
+            _refuse_gradients(call, enabled=torch.is_grad_enabled())
+        spec = select(self.specs, call, arch=None, source=self._source, cost=_cost)
+        return run_simulated(self._binaries.get_with_lines(spec), call, simulator)
 
     def _run_reference(self, call: Call) -> Any:
         """Compute with float64, and round once."""
@@ -313,6 +349,13 @@ class Kernels:
         out = round_to(exact_out, str(spec.output_dtype), call.tensors.get("out"))
         lse = round_to(exact_lse, "float32", call.tensors.get("lse"))
         return (out, lse) if call.options.return_lse else out
+
+
+def _checked_call(arguments: Mapping[str, Any]) -> Call:
+    """The arguments of `run`, sorted; whatever no call can do without is there."""
+    call = normalised(parse_call(arguments))
+    check_presence(call)
+    return call
 
 
 def _cost(spec: KernelSpec) -> float:

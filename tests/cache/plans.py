@@ -65,7 +65,7 @@ class CompileCounter:
         monkeypatch.setattr(kernel_compiler, "compile_cuda", self)
         monkeypatch.setattr(kernel_compiler, "find_nvdisasm", lambda: None)
 
-    def __call__(self, source: str, *, name: str, arch: str) -> Compiled:
+    def __call__(self, source: str, *, name: str, arch: str, **_: object) -> Compiled:
         """Count and compile."""
         self.names.append(name)
         return fake_compile(source, name=name, arch=arch)

@@ -43,7 +43,7 @@ def build(folder: Path, waiting: Callable[[], None] = lambda: None) -> BuiltKern
 def use_fake_compiler(note: Callable[[], None] = lambda: None) -> None:
     """Take the place of NVRTC and nvdisasm, in a process that ends with the test."""
 
-    def compile_and_note(source: str, *, name: str, arch: str) -> Compiled:
+    def compile_and_note(source: str, *, name: str, arch: str, **_: object) -> Compiled:
         note()
         return fake_compile(source, name=name, arch=arch)
 

@@ -261,7 +261,7 @@ def test_no_driver_is_said_with_the_remedy() -> None:
     with pytest.raises(mlagen.errors.MissingDependencyError) as error:
         mlagen.load(spec).run(make_tensors(spec))
     assert "no NVIDIA driver" in str(error.value)
-    assert "backend='reference'" in str(error.value)
+    assert "backend='sim'" in str(error.value)
 
 
 def test_public_names() -> None:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from mlagen.sim.barrier import BarrierFile
     from mlagen.sim.memory import GlobalMemory, SharedMemory
     from mlagen.sim.order import Order
+    from mlagen.sim.products import Accumulation
     from mlagen.sim.ptx import Function, Instruction, Operand
     from mlagen.sim.report import Findings, Site
     from mlagen.sim.tcgen05 import TensorMemory
@@ -271,6 +272,7 @@ class Simulation:
         parameters: The parameter space, which all threads share.
         constants: The constant bank.
         tensor_maps: Parameter address of a tensor map -> the tensor map.
+        accumulation: How `wgmma` adds up; see `products`.
         operations: Submitted and not complete, in order of submission.
         submitted: Operations so far.
         woken: Warps that can run again since the machine last looked.
@@ -292,6 +294,7 @@ class Simulation:
     constants: NDArray[np.uint8] = field(default_factory=lambda: np.zeros(0, np.uint8))
     tensor_maps: dict[int, TensorMapSpec] = field(default_factory=dict)
     ctas: list[Cta] = field(default_factory=list)
+    accumulation: Accumulation = "hardware"
     operations: list[AsyncOperation] = field(default_factory=list)
     submitted: int = 0
     woken: list[Warp] = field(default_factory=list)

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from mlagen.sim.elements import RAW_TYPES
+
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
@@ -23,8 +25,6 @@ PATTERN_BYTES = 1024
 _CELLS_OF_CHUNK = 4
 _LINE_SHIFT = 7
 _GROUP_ROWS = 8
-
-_UNSIGNED = {1: np.uint8, 2: np.uint16, 4: np.uint32}
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,10 +252,24 @@ class Tile:
         """The 4-byte cells that it covers, ascending."""
         return self.chunks.cells_at(self.base)
 
+    def cells_of_rows(self, first: int, count: int) -> Cells:
+        """The 4-byte cells of some of its rows."""
+        size = self.shape.element_bytes
+        index = self.chunks.index
+        if self.shape.is_mn_major:
+            end = (first + count) * size
+            mine = index[:, first * size // CHUNK_BYTES : -(-end // CHUNK_BYTES)]
+        else:
+            mine = index[first : first + count]
+        cells: NDArray[np.int64] = mine.reshape(-1, 1) * _CELLS_OF_CHUNK + np.arange(
+            _CELLS_OF_CHUNK
+        )
+        return cells.ravel() + (self.base >> 2)
+
     def gather(self, memory: NDArray[np.uint8]) -> NDArray[Any]:
         """`[rows, k]` elements as unsigned integers of their width; a transposed view if MN-major."""
         shape = self.shape
-        raw = self.chunks.gather(memory, self.base).view(_UNSIGNED[shape.element_bytes])
+        raw = self.chunks.gather(memory, self.base).view(RAW_TYPES[shape.element_bytes])
         return raw[:, : shape.rows].T if shape.is_mn_major else raw
 
     def addresses(self) -> NDArray[np.int64]:

@@ -268,6 +268,10 @@ class Order:
         self._check_readers(shadow, cells, operation, site, operation.ordered)
         self._note_writer(shadow, cells, operation.event)
 
+    def knows(self, shadow: Shadow, cells: Cells, known: int) -> bool:
+        """Whether a set of events holds the last writers of all cells."""
+        return all(known >> event & 1 for event in _distinct(shadow.writer[cells]))
+
     def tensor_read(
         self, shadow: Shadow, cells: Cells, actor: Actor, site: Site | None, own: int = 0
     ) -> None:

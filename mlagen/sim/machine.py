@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
     from mlagen.sim.hardware import AsyncOperation, Cta, Path, Simulation
     from mlagen.sim.program import Program, Touched
+    from mlagen.sim.report import Severity
     from mlagen.sim.schedule import Choice, Schedule
     from mlagen.sim.trace import Recorder
 
@@ -85,7 +86,9 @@ class Machine:
         self._fruitless_polls = 0
         self._failed = False
         instructions = program.function.instructions
-        self._tracks_rows = any(one.opcode.startswith("wgmma") for one in instructions)
+        self._tracks_rows = any(
+            one.opcode.startswith(("wgmma", "tcgen05.ld")) for one in instructions
+        )
 
     def start(self, ctas: list[Cta]) -> None:
         """Let the warps of CTAs run."""
@@ -347,21 +350,27 @@ class Machine:
             self._report_in_flight(path, wrong)
 
     def _report_in_flight(self, path: Path, rows: int) -> None:
-        """An instruction of the step at hand touches rows that a product in flight owns."""
-        program = self._program
+        """An instruction of the step at hand touches rows that an operation in flight owns."""
+        program, simulation = self._program, self._simulation
         instructions = program.function.instructions
+        of_tensor_memory = simulation.target.startswith("sm_10")
         pc = path.pc
         while pc + 1 < len(instructions):
             touched = program.reads_writes[pc]
-            if (touched.reads | touched.writes) & rows:
+            if (touched.writes if of_tensor_memory else touched.reads | touched.writes) & rows:
                 break
             pc += 1
         instruction = instructions[pc]
-        self._simulation.findings.add(
-            "wgmma-reg",
-            f"{instruction.text}: touches registers of a wgmma in flight; wgmma.wait_group comes first",
-            self._simulation.findings.site(path, instruction),
-        )
+        kind = "wgmma-reg"
+        text = "touches registers of a wgmma in flight; wgmma.wait_group comes first"
+        severity: Severity = "error"
+        if of_tensor_memory:
+            # Reading them is fine: a true dependency is honoured (PTX ISA 9.7.16.6.4.5), others are not.
+            kind = "tcgen05-register"
+            severity = "error" if simulation.strict else "note"
+            text = "writes registers of a tcgen05.ld in flight; tcgen05.wait::ld comes first"
+        site = simulation.findings.site(path, instruction)
+        simulation.findings.add(kind, f"{instruction.text}: {text}", site, severity=severity)
 
     def _report_diverged(self, warp: Warp) -> None:
         """All paths of a warp are at collective instructions, not together."""

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import product
+from typing import TYPE_CHECKING
 
 import ml_dtypes
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 
 from mlagen.sim.schedule import parse_schedule
 from mlagen.sim.simulate import Checks, SimulationResult
 from tests.sim.tcgen05_bench import COLUMNS, IMAGE_BYTES, Form, Operation, bench_ptx, run_bench
 
-Array = NDArray[np.float64]
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+    from collections.abc import Callable
 
 DTYPES = {
     "bf16": np.dtype(ml_dtypes.bfloat16),

@@ -31,7 +31,8 @@ MAY_IMPORT = {
     "verify": {"spec", "plan"},
     # `backend="reference"` runs the definition, `backend="sim"` the simulator.
     "runtime": {"spec", "plan", "compile", "cache", "build", "artifacts", "sim", "verify"},
-    "trials": {"spec", "sim", "verify", "runtime"},
+    "trials": {"spec", "plan", "sim", "verify", "runtime"},
+    "trial_log": {"compile", "trials"},
     "cli": {
         "spec",
         "plan",
@@ -44,6 +45,7 @@ MAY_IMPORT = {
         "verify",
         "runtime",
         "trials",
+        "trial_log",
     },
 }
 

@@ -75,6 +75,18 @@ def examine() -> list[Answer]:
     return answers
 
 
+def gpu_count() -> int:
+    """How many GPUs the driver sees; 0 also where there is no driver."""
+    try:
+        cuda = ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return 0
+    count = ctypes.c_int()
+    if cuda.cuInit(0) or cuda.cuDeviceGetCount(ctypes.byref(count)):
+        return 0
+    return count.value
+
+
 def _mlagen() -> Iterator[Answer]:
     import mlagen
 

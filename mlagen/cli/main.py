@@ -31,6 +31,7 @@ VERBS = {
     "build": "Render and compile the kernels of a spec.",
     "list": "List the kernels of a spec, or the options mlagen knows.",
     "show": "Show the plan, budgets and machine code of one kernel.",
+    "verify": "Run kernels on small problems and check every element.",
     "key": "Show a kernel's identity and what went into it.",
     "schema": "Print the JSON Schema of spec files.",
     "cache": "Look at or empty the cache of compiled kernels.",

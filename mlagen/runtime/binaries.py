@@ -36,13 +36,15 @@ class Binaries:
         """Hold what a folder gives; compile nothing yet.
 
         Args:
-            built: Kernels of a folder; they are used whatever NVRTC stands here, or none.
+            built: Kernels of a folder; they are used whatever NVRTC stands here, or none. Those that
+                have PTX run in the simulator, too.
             cache: Where others are looked up; None for the one that settings name.
             jit: Whether `get` may compile what the cache lacks.
             source: Where the specs come from, for messages.
         """
+        built = list(built)
         self._found = {kernel.plan.spec.hash: (kernel.plan, kernel.cubin) for kernel in built}
-        self._with_lines: dict[str, BuiltKernel] = {}
+        self._with_lines = {kernel.plan.spec.hash: kernel for kernel in built if kernel.ptx}
         self._cache = cache
         self._jit = jit
         self._source = source

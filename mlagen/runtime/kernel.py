@@ -116,6 +116,8 @@ class Kernels:
 
     Attributes:
         specs: What was loaded, in the order of the file.
+        most_blocks: Most blocks of a launch on a GPU; None for one an SM. With few, each block
+            walks many tiles, which tests want and nobody else.
     """
 
     def __init__(
@@ -129,9 +131,7 @@ class Kernels:
         self._recipes: dict[tuple[Any, ...], Recipe] = {}
         self._last: tuple[Any, Any] = (None, None)  # signature and recipe of the last call
         self._noticed = False
-        # Most blocks of a launch, None for one an SM. Tests launch few, so that each block walks
-        # many tiles.
-        self._grid_limit: int | None = None
+        self.most_blocks: int | None = None
         # torch, imported by the first call that has tensors of it
         self._tensor_type: Any = None
         self._grad_enabled: Callable[[], bool] = bool
@@ -194,23 +194,30 @@ class Kernels:
         self._last = (key, recipe)
         return recipe.run(given)
 
-    def simulate(self, tensors: Mapping[str, Any] | None = None, /, **arguments: Any) -> Simulated:
-        """Compute attention in the simulator; errors of the kernel come back as values.
+    def simulate(
+        self,
+        tensors: Mapping[str, Any] | None = None,
+        /,
+        *,
+        simulator: Simulator | None = None,
+        **arguments: Any,
+    ) -> Simulated:
+        """Compute attention in the simulator, whatever the backend; findings come back as values.
 
         Args:
-            tensors: As in `run`.
+            tensors: As in `run`; NumPy arrays, or torch tensors on the CPU.
+            simulator: How; None for the one that was loaded, or the usual one.
             **arguments: As in `run`.
 
         Raises:
-            InputError: An argument is wrong, or the kernels were loaded for another backend.
+            InputError: An argument is wrong.
             NoKernelError: No loaded kernel computes this.
             SimulationError: The simulator cannot run this kernel.
         """
-        if not isinstance(self._backend, Simulator):
-            message = f"simulate: the kernels were loaded with backend={self._backend!r}"
-            raise InputError(f"{message}\n  load them with backend='sim'")
+        if simulator is None:
+            simulator = self._backend if isinstance(self._backend, Simulator) else Simulator()
         given = arguments if tensors is None else _merged(tensors, arguments)
-        return self._run_simulated(_checked_call(given), self._backend)
+        return self._run_simulated(_checked_call(given), simulator)
 
     def warmup(self, device: int | None = None) -> None:
         """Fetch the machine code of every kernel, compiling what is missing, and load it on a device.
@@ -234,7 +241,7 @@ class Kernels:
         tensor = self._tensor_type
         if tensor is None:
             return None
-        parts: list[Any] = [self._grid_limit, *arguments]
+        parts: list[Any] = [self.most_blocks, *arguments]
         gradients = self._grad_enabled()
         for value in arguments.values():
             if isinstance(value, tensor):
@@ -294,7 +301,7 @@ class Kernels:
             function=function,
             call=call,
             extents=extents,
-            grid_limit=device.sm_count if self._grid_limit is None else self._grid_limit,
+            grid_limit=device.sm_count if self.most_blocks is None else self.most_blocks,
         )
 
     def _cuda_ordinal(self, call: Call) -> int | None:

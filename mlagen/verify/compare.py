@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from mlagen.verify.arrays import Array, backend_of
+from mlagen.verify.arrays import Array, Backend, backend_of
 from mlagen.verify.reference import reference
 
 if TYPE_CHECKING:
@@ -16,6 +16,10 @@ if TYPE_CHECKING:
 
 # Unit roundoff: half the distance from 1 to the next larger number.
 UNIT_ROUNDOFF = {"bfloat16": 2.0**-9, "float16": 2.0**-12}
+# Half the distance of the smallest numbers: what rounding may lose where it is not relative.
+LEAST_ROUNDING = {"bfloat16": 2.0**-134, "float16": 2.0**-25}
+# Of an LSE in float32: what accumulation and approximate exponentials and logarithms explain.
+LSE_ABSOLUTE, LSE_RELATIVE = 1e-5, 2e-6
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +29,7 @@ class Comparison:
     Attributes:
         misplaced: Elements that are infinite or NaN where the other is not, or is so differently.
         beyond: Elements that differ by more than the bound; 0 if none was given.
+        ratio: Largest difference in units of its bound; 0 if none was given.
         relative_l2: `|actual - expected| / |expected|` over the finite elements; 0 if both are 0.
         max_abs: Largest absolute difference of finite elements.
         worst: Index of the element to look at first: misplaced, else furthest beyond the bound, else
@@ -35,6 +40,7 @@ class Comparison:
 
     misplaced: int
     beyond: int
+    ratio: float
     relative_l2: float
     max_abs: float
     worst: tuple[int, ...]
@@ -61,7 +67,7 @@ def compare(actual: Array, expected: Array, *, bound: Array | None = None) -> Co
     ops = backend_of(expected)
     actual = ops.float64(actual)
     if math.prod(expected.shape) == 0:
-        return Comparison(0, 0, 0.0, 0.0, (), 0.0, 0.0)
+        return Comparison(0, 0, 0.0, 0.0, 0.0, (), 0.0, 0.0)
     infinite = ops.absolute(expected) == math.inf
     odd = (
         infinite | (expected != expected) | (ops.absolute(actual) == math.inf) | (actual != actual)
@@ -80,6 +86,7 @@ def compare(actual: Array, expected: Array, *, bound: Array | None = None) -> Co
     return Comparison(
         misplaced=int(misplaced.sum()),
         beyond=0 if bound is None else int((excess > 0).sum()),
+        ratio=0.0 if bound is None else _largest_ratio(ops, error, bound),
         relative_l2=distance / size if size else (math.inf if distance else 0.0),
         max_abs=float(error.max()),
         worst=worst,
@@ -94,8 +101,9 @@ def rounding_bound(
     expected: Array,
     *,
     softmax_scale: float | None = None,
+    exact_probabilities: bool = False,
 ) -> Array:
-    """The largest error of each output element that rounding explains.
+    """The largest error of each output element that rounding explains; 0 in rows that see no key.
 
     A kernel rounds each probability once before it multiplies it with V, and each output once:
     `|out - exact| <= u_o |exact| + u_p sum(p |v|) / l`, with the unit roundoffs of the output's and the
@@ -106,12 +114,38 @@ def rounding_bound(
         tensors: The call.
         expected: Its exact output.
         softmax_scale: As in the call.
+        exact_probabilities: Every probability is a power of two (or 0), which rounding leaves as it is; what float32
+            adds is then a 256th of it.
     """
     ops = backend_of(expected)
     positive = {**tensors, "v": ops.absolute(tensors["v"])}
     magnitude, _ = reference(spec, positive, softmax_scale=softmax_scale)
     output_unit, input_unit = UNIT_ROUNDOFF[str(spec.output_dtype)], UNIT_ROUNDOFF[spec.dtype]
-    return 2 * (output_unit * ops.absolute(expected) + input_unit * magnitude)
+    if exact_probabilities:
+        input_unit /= 256
+    least = ops.where(
+        magnitude > 0, magnitude * 0 + LEAST_ROUNDING[str(spec.output_dtype)], magnitude
+    )
+    return 2 * (output_unit * ops.absolute(expected) + input_unit * magnitude) + least
+
+
+def lse_bound(expected: Array) -> Array:
+    """The largest error of each LSE: 1e-5, or 2e-6 of its size; 0 where it is -inf."""
+    ops = backend_of(expected)
+    nothing = ops.zeros((1,) * len(expected.shape))
+    size = ops.absolute(expected)
+    size = ops.where(size == math.inf, nothing, size)
+    return ops.where(
+        LSE_RELATIVE * size > LSE_ABSOLUTE, LSE_RELATIVE * size, nothing + LSE_ABSOLUTE
+    )
+
+
+def _largest_ratio(ops: Backend, error: Array, bound: Array) -> float:
+    """The largest error in units of its bound; of an error where none is allowed, infinity."""
+    nothing = error * 0
+    allowed = ops.where(bound > 0, bound, nothing + 1)
+    ratio = ops.where(bound > 0, error / allowed, ops.where(error > 0, nothing + math.inf, nothing))
+    return float(ratio.max())
 
 
 def _unravel(flat: int, shape: tuple[int, ...]) -> tuple[int, ...]:

@@ -139,11 +139,11 @@ def launch(case: Case, outputs: Outputs, *, blocks: int | None = None) -> None:
     arguments: dict[str, object] = {**case.tensors, **case.options, "out": outputs.out.view}
     if outputs.lse is not None:
         arguments |= {"lse": outputs.lse.view, "return_lse": True}
-    kernels._grid_limit = blocks
+    kernels.most_blocks = blocks
     try:
         kernels.run(arguments)
     finally:
-        kernels._grid_limit = None
+        kernels.most_blocks = None
 
 
 def expected(case: Case) -> Expected:

@@ -100,10 +100,10 @@ def test_a_launch_that_is_refused_leaves_its_counter(
     for capturing in (False, True):
         if capturing:
             fake.capturing.add(fake.stream)
-        kernels._grid_limit = 0
+        kernels.most_blocks = 0
         with pytest.raises(DriverError, match="launching 0 blocks of mla_prefill_sm90a"):
             kernels.run(tensors)
-        kernels._grid_limit = None
+        kernels.most_blocks = None
         kernels.run(tensors)
     eager, again, captured = tickets(fake)
     assert eager == again

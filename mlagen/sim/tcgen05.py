@@ -149,13 +149,22 @@ class TensorCopy(AsyncOperation):
         self.shape = shape
         self.column = column
 
+    @property
+    def columns(self) -> slice:
+        """Those that it writes."""
+        return slice(self.column, self.column + self.shape.columns)
+
+    def claim(self) -> None:
+        """Count its cells as written from the issue on: who reads them too early is told by the order."""
+        for cta in self.tensor_ctas:
+            memory_of(cta).initialised[self.shape.lanes.ravel(), self.columns] = True
+
     def complete(self) -> None:
         """Copy."""
-        columns = slice(self.column, self.column + self.shape.columns)
         for cta, tile in zip(self.tensor_ctas, self.tiles, strict=True):
             words = np.ascontiguousarray(tile.read()).view(np.uint32)
             for lanes in self.shape.lanes:
-                memory_of(cta).store(as_index(lanes), columns, words)
+                memory_of(cta).words[as_index(lanes), self.columns] = words
 
 
 def _decode_copy(instruction: Instruction, binder: Binder) -> Handler:
@@ -188,6 +197,7 @@ def _decode_copy(instruction: Instruction, binder: Binder) -> Handler:
             return
         copy = TensorCopy(ctas, tiles, shape, column)
         _record_copy(path, copy, site)
+        copy.claim()
         queue_of(path.warp.cta).append(copy)
 
     return handler
@@ -236,7 +246,7 @@ class RowShift(AsyncOperation):
         for cta in self.tensor_ctas:
             memory = memory_of(cta)
             rows = memory.words[self.lane : self.lane + LANES_OF_WARP - 1, columns].copy()
-            memory.store(slice(self.lane + 1, self.lane + LANES_OF_WARP), columns, rows)
+            memory.words[self.lane + 1 : self.lane + LANES_OF_WARP, columns] = rows
 
 
 def _decode_shift(instruction: Instruction, binder: Binder) -> Handler:

@@ -142,6 +142,7 @@ def _decode_mma(instruction: Instruction, binder: Binder) -> Handler:
         if found is not None:
             product, shared = found
             _record_order(path, form, product, shared, site)
+            product.claim()
             queue_of(path.warp.cta).append(product)
 
     return handler

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from mlagen.errors import ShapeError
+from mlagen.runtime.host_tensor import contiguous_copy
 
 if TYPE_CHECKING:
     from mlagen.runtime.arguments import Call
@@ -35,13 +36,13 @@ def check_strides(call: Call) -> None:
 def _check_contiguous(name: str, tensor: Any) -> None:
     if tensor.numel() > 1 and tensor.stride(0) != 1:
         message = f"{name}: expected contiguous elements, got stride {tensor.stride(0)}"
-        raise ShapeError(f"{message}\n  copy it with {name}.contiguous()")
+        raise ShapeError(f"{message}\n  copy it with {contiguous_copy(name, tensor)}")
 
 
 def _check_last_dimension(name: str, tensor: Any) -> None:
-    if tensor.shape[-1] > 1 and tensor.stride(-1) != 1:
+    if tensor.shape[-1] > 1 and tensor.stride(-1) != 1 and tensor.numel() > 0:
         message = f"{name}: expected a contiguous last dimension, got strides {tensor.stride()}"
-        raise ShapeError(f"{message}\n  copy it with {name}.contiguous()")
+        raise ShapeError(f"{message}\n  copy it with {contiguous_copy(name, tensor)}")
 
 
 def _check_distinct(name: str, tensor: Any) -> None:
@@ -68,7 +69,7 @@ def _check_tma(name: str, tensor: Any) -> None:
                 f"{name}: expected strides that are multiples of {ALIGNMENT_BYTES} bytes and not 0, "
                 f"got {tensor.stride()} elements of {item} bytes"
             )
-            raise ShapeError(f"{message}\n  copy it with {name}.contiguous()")
+            raise ShapeError(f"{message}\n  copy it with {contiguous_copy(name, tensor)}")
 
 
 def unaligned(name: str, address: int) -> ShapeError:
@@ -88,7 +89,7 @@ def check_even_rows(name: str, tensor: Any) -> None:
             f"{name}: expected a batch stride of {expected} elements, {tensor.shape[1]} rows of {row_stride}, "
             f"got {batch_stride}"
         )
-        raise ShapeError(f"{message}\n  copy it with {name}.contiguous()")
+        raise ShapeError(f"{message}\n  copy it with {contiguous_copy(name, tensor)}")
 
 
 def extent_bytes(tensor: Any) -> int:

@@ -23,16 +23,18 @@ class HostTensor:
         array: The array; it shares memory with what the caller gave.
         dtype: Its name, as torch calls it.
         device: Always `cpu`.
+        is_array: Whether the caller gave a NumPy array, for advice.
     """
 
-    __slots__ = ("array", "dtype")
+    __slots__ = ("array", "dtype", "is_array")
 
     device = "cpu"
 
-    def __init__(self, array: NDArray[Any]) -> None:
+    def __init__(self, array: NDArray[Any], *, is_array: bool) -> None:
         """See the array; its strides must be whole elements."""
         self.array = array
         self.dtype = str(array.dtype)
+        self.is_array = is_array
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -75,7 +77,21 @@ def host_tensor(value: Any, name: str) -> HostTensor:
     if any(step % array.itemsize for step in array.strides):
         message = f"{name}: strides of {array.strides} bytes are no multiples of {array.itemsize}"
         raise ShapeError(f"{message}\n  copy it with numpy.ascontiguousarray({name})")
-    return HostTensor(array)
+    return HostTensor(array, is_array=isinstance(value, np.ndarray))
+
+
+def contiguous_copy(name: str, tensor: Any) -> str:
+    """How a caller copies a tensor or array into contiguous, aligned memory."""
+    is_array = getattr(tensor, "is_array", False)
+    return f"numpy.array({name}, order='C')" if is_array else f"{name}.contiguous()"
+
+
+def converted(name: str, tensor: Any, dtype: str) -> str:
+    """How a caller converts a tensor or array to a dtype."""
+    if not getattr(tensor, "is_array", False):
+        return f"{name}.to(torch.{dtype})"
+    is_numpys = dtype in ("float16", "float32", "int32")
+    return f"{name}.astype({'numpy' if is_numpys else 'ml_dtypes'}.{dtype})"
 
 
 def new_host_array(like: Any, shape: tuple[int, ...], dtype: str) -> Any:

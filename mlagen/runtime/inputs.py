@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from mlagen.errors import DeviceError, DTypeError, InputError, ShapeError
+from mlagen.runtime.host_tensor import converted
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -143,9 +144,8 @@ class _Checker:
             got = str(tensor.dtype).removeprefix("torch.")
             if got != expected:
                 message = f"{self._name(name)}: expected {expected}, got {got} {list(tensor.shape)}"
-                raise DTypeError(
-                    f"{message}\n  convert it with {self._name(name)}.to(torch.{expected})"
-                )
+                advice = converted(self._name(name), tensor, expected)
+                raise DTypeError(f"{message}\n  convert it with {advice}")
 
     def _expect(self, name: str, *dims: tuple[str, int] | int) -> None:
         """Raise unless the tensor has this shape; a named size appears in the message with its name."""

@@ -1,0 +1,193 @@
+"""Problems: that every kernel has valid ones, and that they are what their names say."""
+
+from __future__ import annotations
+
+import itertools
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+from mlagen.plan import plan_kernel
+from mlagen.runtime.addressing import check_strides
+from mlagen.runtime.arguments import parse_call
+from mlagen.runtime.device_values import check_device_values
+from mlagen.runtime.dispatch import mismatches
+from mlagen.runtime.host_tensor import host_tensor
+from mlagen.runtime.inputs import check_presence, check_tensors
+from mlagen.verify.layout import UNUSED_PAGE, lay_out
+from mlagen.verify.operands import EXACT_SCALE, Lengths, draw_operands, fit_lengths
+from mlagen.verify.problems import Problem, make_problem, problem_names, problems
+from mlagen.verify.reference import reference
+from tests.gpu.kernels import all_specs, spec_of
+
+if TYPE_CHECKING:
+    from mlagen.spec.model import KernelSpec
+
+SPECS = all_specs()
+# Neighbours in the grid differ in many options: a sample by steps has every value of each.
+SAMPLE = dict(itertools.islice(SPECS.items(), 0, None, 6))
+
+
+@pytest.mark.parametrize("label", SAMPLE)
+def test_every_problem_is_a_call_of_its_kernel(label: str) -> None:
+    spec = SPECS[label]
+    assert problem_names(spec) == [problem.name for problem in problems(spec)]
+    for problem in problems(spec):
+        call = parse_call({**problem.tensors, **problem.options})
+        check_presence(call)
+        assert list(mismatches(spec, call, spec.arch)) == []
+        hosted = type(call)(
+            {name: host_tensor(value, name) for name, value in call.tensors.items()},
+            call.written,
+            call.options,
+        )
+        extents = check_tensors(spec, hosted)
+        check_strides(hosted)
+        check_device_values(spec, call, extents)
+
+
+@pytest.mark.parametrize("label", SAMPLE)
+def test_nothing_that_counts_is_nan_and_something_that_does_not_is(label: str) -> None:
+    spec = SPECS[label]
+    for problem in problems(spec):
+        out, lse = exact(spec, problem)
+        assert np.isfinite(out).all()
+        assert not np.isnan(lse).any()
+    padded = make_problem(spec, "three blocks walk").tensors
+    owners = [padded[name].base for name in ("k", "v")]
+    assert all(np.isnan(owner.astype(float)).any() for owner in owners if owner is not None)
+
+
+def exact(spec: KernelSpec, problem: Problem) -> tuple[Any, Any]:
+    return reference(spec, problem.tensors, softmax_scale=problem.options.get("softmax_scale"))
+
+
+def test_equal_seeds_give_equal_problems() -> None:
+    spec = spec_of(mask="causal", k_rope="paged_64")
+    first, again, other = problems(spec), problems(spec), problems(spec, seed=1)
+    for one, two, three in zip(first, again, other, strict=True):
+        assert one.name == two.name == three.name
+        for name, tensor in one.tensors.items():
+            assert tensor.tobytes() == two.tensors[name].tobytes(), name
+        assert one.tensors["v"].size == 0 or (
+            one.tensors["v"].tobytes() != three.tensors["v"].tobytes()
+        )
+
+
+@pytest.mark.parametrize("name", ["integer walk", "three blocks walk"])
+@pytest.mark.parametrize("options", [{}, {"q_layout": "dense", "kv": "dense"}], ids=str)
+def test_walks_give_each_block_four_tiles(name: str, options: dict[str, str]) -> None:
+    spec = spec_of(mask="causal", **options)
+    problem, tile_m = make_problem(spec, name), plan_kernel(spec).tile_m
+    query = problem.tensors["q"]
+    if "cu_seqlens_q" in problem.tensors:
+        lengths = np.diff(problem.tensors["cu_seqlens_q"])
+        assert 0 in lengths
+    else:
+        lengths = np.full(query.shape[0], query.shape[1])
+    tiles = int((-(-lengths // tile_m)).sum()) * query.shape[-2]
+    assert tiles >= 4 * problem.ctas
+
+
+def test_walks_have_tiles_without_keys_and_tiles_of_which_a_part_sees_none() -> None:
+    spec = spec_of(mask="causal")
+    problem = make_problem(spec, "integer walk")
+    offsets = problem.tensors["cu_seqlens_q"]
+    _, lse = exact(spec, problem)
+    empty = [
+        np.isneginf(lse[first:last]).mean()
+        for first, last in itertools.pairwise(offsets)
+        if last > first
+    ]
+    assert 1.0 in empty
+    assert any(0 < share < 1 for share in empty)
+    assert 0.0 in empty
+
+
+@pytest.mark.parametrize("label", SAMPLE)
+def test_exact_problems_hold_integers_only(label: str) -> None:
+    """In base 2, so that every probability is a power of two."""
+    for problem in problems(SPECS[label]):
+        if problem.is_exact:
+            assert problem.options["softmax_scale"] == EXACT_SCALE
+            for tensor in problem.tensors.values():
+                values = tensor.astype(np.float64)
+                assert np.array_equal(values, np.round(values), equal_nan=True)
+
+
+@pytest.mark.parametrize(
+    ("name", "wanted"),
+    [
+        ("rising", lambda j, n: 20.0 * (j // n)),
+        ("falling", lambda j, n: -20.0 * (j // n)),
+        ("huge rising", lambda j, n: -60_000.0 if j < n else 60_000.0 - j % 3),
+        ("huge falling", lambda j, n: 60_000.0 - j % 3 if j < n else -60_000.0),
+    ],
+)
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_profiles_are_exact(name: str, wanted: Any, dtype: str) -> None:
+    spec = spec_of(dtype=dtype)
+    problem, tile_n = make_problem(spec, name), plan_kernel(spec).tile_n
+    q, k = (problem.tensors[name].astype(np.float64) for name in ("q", "k"))
+    logits = np.einsum("qhd,khd->hqk", q, k)
+    expected = np.array([wanted(j, tile_n) for j in range(k.shape[0])])
+    assert np.array_equal(logits, np.broadcast_to(expected, logits.shape))
+    assert len(expected) > 3 * tile_n
+
+
+def test_edges_of_masks_hide_keys_at_both_sides_of_the_edge() -> None:
+    for mask, name in (
+        ("window_left", "edge of the window"),
+        ("window_4095", "edge of the window"),
+        ("chunked", "edge of the chunk"),
+    ):
+        spec = spec_of(mask=mask)
+        problem = make_problem(spec, name)
+        _, lse = exact(spec, problem)
+        everything = spec_of()
+        _, full = exact(everything, problem)
+        hidden = (lse < full - 1e-9).mean()
+        assert hidden > 0.1, mask
+
+
+def test_page_tables_end_with_pages_that_do_not_exist() -> None:
+    problem = make_problem(spec_of(mask="causal", k_rope="paged_64"), "integer walk")
+    assert (problem.tensors["block_table"] == UNUSED_PAGE).any()
+
+
+LAYOUTS = [name for name in SAMPLE if "k_rope" in name or "rope" in name or "dense" in name]
+
+
+@pytest.mark.parametrize("label", LAYOUTS)
+def test_layouts_hold_the_same_operands(label: str) -> None:
+    """The result of a layout is that of ragged, fused tensors of the same operands."""
+    spec = SPECS[label]
+    plain = spec.model_copy(
+        update={
+            name: getattr(spec_of(), name)
+            for name in ("q_layout", "kv", "k_rope", "q_form", "kv_length_counts")
+        }
+    )
+    heads = 2 * spec.k_rope.num_heads
+    lengths = fit_lengths(spec, Lengths((3, 0, 40, 7), (70, 5, 9, 0), heads))
+    random = np.random.default_rng(3)
+    operands = draw_operands(
+        spec, lengths, "random", tile_n=64, rescale_threshold=1.0, random=random
+    )
+    tensors = lay_out(spec, lengths, operands, strided=True, padding=2, random=random)
+    out, lse = reference(spec, tensors)
+    rope = np.repeat(operands.k_rope, heads // operands.k_rope.shape[1], axis=1)
+    packed = {
+        "q": operands.q,
+        "k": np.concatenate([operands.k_nope, rope], axis=-1),
+        "v": operands.v,
+        "cu_seqlens_q": np.cumsum([0, *lengths.queries], dtype=np.int32),
+        "cu_seqlens_k": np.cumsum([0, *lengths.keys], dtype=np.int32),
+        "sinks": operands.sinks,
+        "alibi_slopes": operands.alibi_slopes,
+    }
+    wanted_out, wanted_lse = reference(plain, packed)
+    rows = len(wanted_out)
+    np.testing.assert_allclose(out.reshape(-1, *out.shape[-2:])[:rows], wanted_out, rtol=1e-9)
+    np.testing.assert_allclose(lse.reshape(-1, lse.shape[-1])[:rows], wanted_lse, rtol=1e-9)

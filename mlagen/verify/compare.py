@@ -15,9 +15,11 @@ if TYPE_CHECKING:
     from mlagen.spec.model import KernelSpec
 
 # Unit roundoff: half the distance from 1 to the next larger number.
-UNIT_ROUNDOFF = {"bfloat16": 2.0**-9, "float16": 2.0**-12}
+UNIT_ROUNDOFF = {"bfloat16": 2.0**-8, "float16": 2.0**-11}
 # Half the distance of the smallest numbers: what rounding may lose where it is not relative.
 LEAST_ROUNDING = {"bfloat16": 2.0**-134, "float16": 2.0**-25}
+# What float32 adds to a bound.
+_FLOAT32 = 1 + 1 / 64
 # Of an LSE in float32: what accumulation and approximate exponentials and logarithms explain.
 LSE_ABSOLUTE, LSE_RELATIVE = 1e-5, 2e-6
 
@@ -107,15 +109,15 @@ def rounding_bound(
 
     A kernel rounds each probability once before it multiplies it with V, and each output once:
     `|out - exact| <= u_o |exact| + u_p sum(p |v|) / l`, with the unit roundoffs of the output's and the
-    inputs' dtype, doubled for what float32 accumulation adds.
+    inputs' dtype, and a 64th more for what float32 adds and for rounding what was rounded.
 
     Args:
         spec: The kernel.
         tensors: The call.
         expected: Its exact output.
         softmax_scale: As in the call.
-        exact_probabilities: Every probability is a power of two (or 0), which rounding leaves as it is; what float32
-            adds is then a 256th of it.
+        exact_probabilities: Every probability is a power of two (or 0), which rounding leaves as it is: a 256th of
+            its share stands for float32.
     """
     ops = backend_of(expected)
     positive = {**tensors, "v": ops.absolute(tensors["v"])}
@@ -126,7 +128,7 @@ def rounding_bound(
     least = ops.where(
         magnitude > 0, magnitude * 0 + LEAST_ROUNDING[str(spec.output_dtype)], magnitude
     )
-    return 2 * (output_unit * ops.absolute(expected) + input_unit * magnitude) + least
+    return _FLOAT32 * (output_unit * ops.absolute(expected) + input_unit * magnitude) + least
 
 
 def lse_bound(expected: Array) -> Array:

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mlagen.sim.hardware import LANES
-from mlagen.sim.numerics import canonical_nan, extreme
+from mlagen.sim.choices import extreme
+from mlagen.sim.numerics import canonical_nan
 from mlagen.sim.windows import OFFSET_MASK
 
 if TYPE_CHECKING:
@@ -158,10 +159,7 @@ def vote(mode: str) -> Callable[..., None]:
     def call(lanes: Executing, predicate: Array, members: Array, out: Array) -> None:
         _check_members(lanes, members)
         values = _warps(predicate, lanes)
-        if lanes.mask is not None and mode != "all":
-            some_of = values & lanes.by_warp()
-        else:
-            some_of = values
+        some_of = values & lanes.by_warp() if lanes.mask is not None and mode != "all" else values
         if mode == "ballot":
             bits = np.packbits(some_of, axis=-1, bitorder="little")
             result = np.ascontiguousarray(bits).view(np.uint32)
@@ -261,11 +259,11 @@ def match_all(lanes: Executing, a: Array, members: Array, out: Array, every: Arr
     every[...] = np.broadcast_to(alike, shape).reshape(every.shape)
 
 
-def load_parameters(
-    kind: str, lanes: Executing, base: Array, offset: Array, *outs: Array
-) -> None:
+def load_parameters(kind: str, lanes: Executing, base: Array, offset: Array, *outs: Array) -> None:
     """`ld.param`: from the parameter space, which all threads share; bounds and alignment are checked."""
     dtype = np.dtype(f"{'i' if kind[0] == 's' else 'u'}{int(kind[1:]) // 8}")
+    if kind[0] == "f":  # bits, not numbers
+        outs = tuple(out.view(dtype) for out in outs)
     if base.ndim and (base == base[0]).all():
         base = base[0]
     addresses = (base.astype(np.uint64) + offset) & np.uint64(OFFSET_MASK)

@@ -155,7 +155,7 @@ def test_verdicts_survive_json() -> None:
 
 def test_a_log_remembers_what_passed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "new" / "log.jsonl"
-    good, bad = run(StandIn()), run(StandIn(one_wrong), "random")
+    good, bad = run(StandIn()), run(StandIn(outside), "random")
     trials = [Trial(SPEC, name, backend=Simulator()) for name in ("three blocks walk", "random")]
     assert [good.key, bad.key] == [trial.key for trial in trials]
     log = TrialLog(path)

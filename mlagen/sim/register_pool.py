@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 
 UNIT = "register_pool"
 REGISTERS_OF_SM = 65536
-MOST_REGISTERS = 255
+# A thread has at most 255, which take the room of 256.
+MOST_REGISTERS = 256
 _THREADS_OF_WARPGROUP = LANES * WARPS_OF_WARPGROUP
 
 
@@ -116,7 +117,7 @@ def decode_setmaxnreg(instruction: Instruction, bind: Binder) -> Handler:
         assert isinstance(meeting, _Rendezvous)
         if meeting.is_granted:
             return None
-        if meeting.instruction is not instruction:
+        if not _is_same(meeting.instruction, instruction, path):
             return meeting
         meeting.warps.add(path.warp.index)
         if len(meeting.warps) < WARPS_OF_WARPGROUP:
@@ -131,6 +132,26 @@ def decode_setmaxnreg(instruction: Instruction, bind: Binder) -> Handler:
         return None
 
     return setmaxnreg
+
+
+def _is_same(first: Instruction, other: Instruction, path: Path) -> bool:
+    """Whether warps of a warpgroup may meet at two instructions: by the letter, only if they are one.
+
+    Triton's warp-specialised kernels have warps of one warpgroup in different roles, each with a `setmaxnreg` of the
+    same count in its own code, so practice takes equal ones for one.
+    """
+    if first is other:
+        return True
+    simulation = path.warp.cta.simulation
+    if simulation.strict or (first.opcode, first.operands) != (other.opcode, other.operands):
+        return False
+    simulation.findings.add(
+        "setmaxnreg",
+        f"the warps of a warpgroup execute different instructions, in lines {first.line} and {other.line}",
+        simulation.findings.site(path, other),
+        severity="note",
+    )
+    return True
 
 
 def _check_direction(cta: Cta, held: int, count: int, site: Site, *, is_increase: bool) -> None:

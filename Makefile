@@ -30,8 +30,9 @@ $(VENV)/.installed-dev: pyproject.toml constraints.txt | $(VENV)/bin/python
 	@touch $@ $(VENV)/.installed
 
 .PHONY: build
-build: $(VENV)/.installed ## make .venv, install mlagen, build specs/deepseek.yaml and print its kernels
+build: $(VENV)/.installed ## make .venv, install mlagen, build specs/deepseek.yaml, run one of its kernels in the simulator
 	$(BIN)/mlagen build $(SPEC)
+	$(BIN)/mlagen verify $(SPEC) --backend sim --first
 
 .PHONY: test
 test: $(VENV)/.installed-dev ## make the environment for tests (adds torch) and run the whole suite
@@ -66,6 +67,13 @@ format: $(VENV)/.installed-dev ## rewrite Python files as ruff wants them
 docs: $(VENV)/.installed ## renew the generated pages: the schema and docs/spec.md
 	$(BIN)/mlagen schema > specs/mlagen.schema.json
 	$(BIN)/mlagen schema --markdown > docs/spec.md
+
+# Interrupt it at will: build/sim-full.jsonl keeps what has passed, until code or templates change.
+.PHONY: sim-full
+sim-full: $(VENV)/.installed ## every kernel of every spec, tests' too, in the simulator: all problems, lazy and eight seeds (hours)
+	status=0; for spec in specs/*.yaml tests/gpu/specs/*.yaml; do \
+	  $(BIN)/mlagen verify $$spec --backend sim --schedule full --jobs $(JOBS) --log build/sim-full.jsonl || status=1; \
+	done; exit $$status
 
 .PHONY: test-gpu
 test-gpu: $(VENV)/.installed-dev ## the tests that need an NVIDIA GPU

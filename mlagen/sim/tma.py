@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from mlagen.errors import UnsupportedPtxError
-from mlagen.sim import bulk_copy, bulk_groups
+from mlagen.sim import bulk_copy, bulk_groups, tensor_map_object
 from mlagen.sim.bulk import BulkLoad, BulkStore, global_box, shared_box
 from mlagen.sim.bulk_decode import (
     BULK_GROUP,
@@ -30,6 +30,7 @@ from mlagen.sim.bulk_decode import (
 from mlagen.sim.ptx import Address
 from mlagen.sim.reductions import NAMES, OF_ELEMENT_TYPE, find_reduction
 from mlagen.sim.tensor_map import box_shape, problems_of, region_of, row_regions, swizzle_of
+from mlagen.sim.tensor_map_object import MAP_BYTES, decode_map
 from mlagen.sim.windows import OFFSET_MASK, locate_shared, space_of
 
 if TYPE_CHECKING:
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
 
     from mlagen.launch_record import TensorMapSpec
     from mlagen.sim.bulk import GlobalBox, Reduction, SharedBox
+    from mlagen.sim.global_memory import GlobalMemory
     from mlagen.sim.hardware import Binder, Cta, Decoder, Handler, Path, Reader
     from mlagen.sim.ptx import Instruction, Operand
     from mlagen.sim.report import Findings, Site
@@ -183,7 +185,10 @@ def tensor_map_at(cta: Cta, address: int, form: Form, site: Site) -> TensorMapSp
     """The map at a generic address; None after reporting that there is none, or one that the copy cannot use."""
     simulation = cta.simulation
     space = space_of(address)
-    spec = simulation.tensor_maps.get(address & OFFSET_MASK) if space == "param" else None
+    if space == "global":
+        spec = _made_map(simulation.memory, address)
+    else:
+        spec = simulation.tensor_maps.get(address & OFFSET_MASK) if space == "param" else None
     if spec is None:
         cause = (
             ": the kernel's copy of a parameter, which __grid_constant__ avoids"
@@ -201,6 +206,15 @@ def tensor_map_at(cta: Cta, address: int, form: Form, site: Site) -> TensorMapSp
     for problem in problems:
         simulation.findings.add("tensor-map", problem, site)
     return None if problems else spec
+
+
+def _made_map(memory: GlobalMemory, address: int) -> TensorMapSpec | None:
+    """A map that a kernel has put into global memory."""
+    found = memory.locate(address, MAP_BYTES)
+    if found is None:
+        return None
+    buffer, offset = found
+    return decode_map(buffer.bytes[offset : offset + MAP_BYTES].tobytes())
 
 
 def _shape(spec: TensorMapSpec, form: Form) -> tuple[int, ...]:
@@ -274,5 +288,6 @@ DECODERS: dict[str, Decoder] = {
     "cp.async.bulk.wait_group": bulk_groups.decode_wait,
     "cp.reduce.async.bulk": bulk_copy.decode_reduce,
     "cp.reduce.async.bulk.tensor": decode_tensor_reduce,
+    **tensor_map_object.DECODERS,
 }
-ALIGNED: frozenset[str] = frozenset()
+ALIGNED = tensor_map_object.ALIGNED

@@ -23,7 +23,7 @@ $(VENV)/.installed: pyproject.toml constraints.txt | $(VENV)/bin/python
 	$(PIP) --editable .
 	@touch $@
 
-# torch goes first and alone: its CUDA builds pin an NVRTC of their own, and the pinned one must win.
+# torch goes first and alone: its CUDA builds pin an NVRTC and a Triton of their own, and the pinned ones must win.
 $(VENV)/.installed-dev: pyproject.toml constraints.txt | $(VENV)/bin/python
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check "$$(grep '^torch==' constraints.txt)"
 	$(PIP) --editable '.[dev]'
@@ -78,6 +78,10 @@ sim-full: $(VENV)/.installed ## every kernel of every spec, tests' too, in the s
 .PHONY: test-gpu
 test-gpu: $(VENV)/.installed-dev ## the tests that need an NVIDIA GPU
 	$(BIN)/python -m pytest tests/gpu -m gpu
+
+.PHONY: foreign
+foreign: $(VENV)/.installed-dev ## kernels that Triton compiles, in the simulator (part of `make test`; Linux on x86-64)
+	$(BIN)/python -m pytest tests/foreign
 
 .PHONY: bench
 bench: $(VENV)/.installed-dev ## times beside torch's attention, in one run; needs a Hopper GPU

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import struct
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import triton
@@ -16,9 +16,13 @@ from triton.experimental.gluon._runtime import GluonASTSource, GluonJITFunction
 
 from mlagen.launch_record import LaunchRecord, TensorMapSpec
 from mlagen.sim.memory import GlobalMemory
-from mlagen.sim.program import Program
 from mlagen.sim.schedule import Lazy, Schedule
 from mlagen.sim.simulate import Checks, SimulationResult, load_program, simulate
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from mlagen.sim.program import Program
 
 WARP_THREADS = 32
 # CUtensorMapSwizzle as Triton's metadata has it -> bytes.
@@ -84,7 +88,7 @@ def compile_kernel(
 def run_kernel(
     kernel: Foreign,
     grid: tuple[int, int, int],
-    arguments: list[Argument],
+    arguments: Sequence[Argument],
     *,
     schedule: Schedule = Lazy(),  # noqa: B008 (a frozen value)
 ) -> SimulationResult:

@@ -29,6 +29,7 @@ from tests.foreign.compile import Tensor, compile_kernel, run_kernel
 
 if TYPE_CHECKING:
     from mlagen.sim.simulate import SimulationResult
+    from tests.foreign.compile import Argument
 
 ARCHITECTURES = (90, 100)
 
@@ -111,7 +112,7 @@ def test_products(name: str, arch: int) -> None:
         num_stages=case.stages,
     )
     grid = (-(-case.m // block_m), -(-case.n // block_n), 1)
-    arguments = [a, b, c, case.m, case.n, case.k, case.k, b.shape[1], case.n]
+    arguments: list[Argument] = [a, b, c, case.m, case.n, case.k, case.k, b.shape[1], case.n]
     assert_clean(run_kernel(kernel, grid, arguments))
     np.testing.assert_array_equal(c, matmul(a, b.T if case.is_b_by_columns else b))
 
@@ -153,7 +154,7 @@ def test_persistent_products(arch: int, specialize: bool) -> None:
         TILES | {"CTAS": 2, "SPECIALIZE": specialize},
         arch=arch,
     )
-    arguments = [Tensor(a), Tensor(b), Tensor(c), 384, 256, 128]
+    arguments: list[Argument] = [Tensor(a), Tensor(b), Tensor(c), 384, 256, 128]
     assert_clean(run_kernel(kernel, (2, 1, 1), arguments))
     np.testing.assert_array_equal(c.astype(np.float64), rounded(matmul(a, b.T), "bf16"))
 
@@ -243,7 +244,7 @@ def test_attention_by_tma(arch: int, specialize: bool) -> None:
     )
     scale = LOG2_E / head**0.5
     tensors = [Tensor(one) for one in (q, k, v, out)]
-    arguments = [*tensors, lse, queries, keys, float(scale)]
+    arguments: list[Argument] = [*tensors, lse, queries, keys, float(scale)]
     assert_clean(run_kernel(kernel, (1, heads, 1), arguments))
     q, k, v = (one.reshape(heads, -1, head) for one in (q, k, v))
     expected, bound, expected_lse = attention(q, k, v, scale, causal=False)

@@ -9,7 +9,7 @@ import numpy as np
 
 from tests.hardware.alu_rows import Row, rows
 from tests.hardware.case import PRELUDE, Buffer, Case, Pointer, output
-from tests.hardware.values import UNSIGNED, patterns, width
+from tests.hardware.values import FLOATS, UNSIGNED, patterns, width
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -49,7 +49,9 @@ def _statement(row: Row, immediate: int | None) -> str:
     inputs = ", ".join(
         f'"{_CONSTRAINTS[_held(_kind(operand))]}"(x{i})' for i, operand in enumerate(row.operands)
     )
-    return f'asm volatile("{{{" ".join([*before, text])}{"".join(after)}}}" : {outputs} : {inputs});'
+    return (
+        f'asm volatile("{{{" ".join([*before, text])}{"".join(after)}}}" : {outputs} : {inputs});'
+    )
 
 
 def _kind(operand: str) -> str:
@@ -106,18 +108,27 @@ def operands(operand: str, seed: str, count: int) -> NDArray[np.unsignedinteger]
     return values.astype(UNSIGNED[_held(kind)])
 
 
-def cases(count: int) -> list[Case]:
-    """One launch a row, on `count` elements."""
+def _float_kind(kind: str) -> str:
+    """The type itself if it is one of floats as wide as the register that holds it."""
+    return kind if kind.removesuffix("x2") in FLOATS else ""
+
+
+def cases(count: int, approximate_count: int) -> list[Case]:
+    """One launch a row, on `count` elements; rows whose last bits PTX leaves open on as many as said."""
     found = []
     for name, (row, immediate, module) in _numbered().items():
+        elements = approximate_count if row.is_approximate else count
         label = row.opcode if immediate is None else f"{row.opcode}({immediate})"
         if len(row.results) > 1:
             label += "|2"
         buffers = [
-            Buffer(operands(operand, f"{row.opcode}/{i}", count))
+            Buffer(operands(operand, f"{row.opcode}/{i}", elements))
             for i, operand in enumerate(row.operands)
         ]
-        buffers += [output(count, UNSIGNED[_result_held(kind)]) for kind in row.results]
+        buffers += [
+            output(elements, UNSIGNED[_result_held(kind)], kind=_float_kind(kind))
+            for kind in row.results
+        ]
         found.append(
             Case(
                 f"alu/{label}",
@@ -125,8 +136,9 @@ def cases(count: int) -> list[Case]:
                 name,
                 tuple(buffers),
                 tuple(Pointer(i) for i in range(len(buffers))),
-                grid=(-(-count // LARGEST_BLOCK), 1, 1),
-                block=(min(count, LARGEST_BLOCK), 1, 1),
+                grid=(-(-elements // LARGEST_BLOCK), 1, 1),
+                block=(min(elements, LARGEST_BLOCK), 1, 1),
+                is_approximate=row.is_approximate,
             )
         )
     return found

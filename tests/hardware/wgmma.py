@@ -108,7 +108,9 @@ def kernel(form: Form) -> str:
     if form.d != "s32":
         words += [str(form.scale_a), str(form.scale_b)]
     if width(form.a) == 16:
-        words += ([] if form.a_in_registers else [str(int(form.trans_a))]) + [str(int(form.trans_b))]
+        words += ([] if form.a_in_registers else [str(int(form.trans_a))]) + [
+            str(int(form.trans_b))
+        ]
     opcode = f"wgmma.mma_async.sync.aligned.m64n{form.n}k{form.k}.{form.d}.{form.a}.{form.b}"
     outputs = ", ".join(f'"+{letter}"(d[{i}])' for i in range(registers))
     a_inputs = ", ".join(f'"r"(a[{i}])' for i in range(4)) if form.a_in_registers else '"l"(da)'
@@ -147,7 +149,12 @@ extern "C" __global__ void __launch_bounds__({THREADS}, 1) {form.name}(
 
 SIZES = (8, 16, 24, 40, 64, 72, 96, 128, 176, 192, 256)
 HALVES = (("f32", "bf16"), ("f32", "f16"), ("f16", "f16"))
-BYTES = (("f32", "e4m3", "e4m3"), ("f32", "e5m2", "e4m3"), ("f32", "e4m3", "e5m2"), ("f16", "e4m3", "e4m3"))
+BYTES = (
+    ("f32", "e4m3", "e4m3"),
+    ("f32", "e5m2", "e4m3"),
+    ("f32", "e4m3", "e5m2"),
+    ("f16", "e4m3", "e4m3"),
+)
 
 
 @functools.cache
@@ -156,16 +163,31 @@ def forms() -> tuple[Form, ...]:
     found = []
     for d, kind in HALVES:
         found += [
-            Form(64, d, kind, kind, trans_a=a, trans_b=b) for a in (False, True) for b in (False, True)
+            Form(64, d, kind, kind, trans_a=a, trans_b=b)
+            for a in (False, True)
+            for b in (False, True)
         ]
         found += [Form(64, d, kind, kind, True, trans_b=b) for b in (False, True)]
     found += [Form(64, *kinds, registers) for kinds in BYTES for registers in (False, True)]
     found += [Form(64, "f32", "tf32", "tf32", registers) for registers in (False, True)]
-    found += [Form(64, "s32", "s8", "s8"), Form(64, "s32", "u8", "s8"), Form(64, "s32", "s8", "u8", True)]
-    found += [Form(64, "f32", "bf16", "bf16", scale_a=-1), Form(64, "f32", "bf16", "bf16", scale_b=-1)]
-    found += [Form(64, "f32", "e4m3", "e4m3", scale_a=-1), Form(64, "f32", "f16", "f16", True, scale_b=-1)]
+    found += [
+        Form(64, "s32", "s8", "s8"),
+        Form(64, "s32", "u8", "s8"),
+        Form(64, "s32", "s8", "u8", True),
+    ]
+    found += [
+        Form(64, "f32", "bf16", "bf16", scale_a=-1),
+        Form(64, "f32", "bf16", "bf16", scale_b=-1),
+    ]
+    found += [
+        Form(64, "f32", "e4m3", "e4m3", scale_a=-1),
+        Form(64, "f32", "f16", "f16", True, scale_b=-1),
+    ]
     for n in SIZES:
-        found += [Form(n, "f32", "bf16", "bf16"), Form(n, "f32", "bf16", "bf16", True, trans_b=True)]
+        found += [
+            Form(n, "f32", "bf16", "bf16"),
+            Form(n, "f32", "bf16", "bf16", True, trans_b=True),
+        ]
         found += [Form(n, "f32", "f16", "f16"), Form(n, "f32", "f16", "f16", True, trans_b=True)]
         found += [Form(n, "f32", "e4m3", "e4m3"), Form(n, "f32", "e4m3", "e4m3", True)]
     found += [Form(n, "f16", "f16", "f16") for n in (8, 128, 256)]
@@ -214,7 +236,10 @@ def mn_major_tiles(rows: int) -> list[Tile]:
     ]
     for swizzle in (32, 64, 128):
         atom = 8 * swizzle
-        found += [Tile(swizzle, 2 * atom, atom), Tile(swizzle, atom, -(-rows * 2 // swizzle) * atom)]
+        found += [
+            Tile(swizzle, 2 * atom, atom),
+            Tile(swizzle, atom, -(-rows * 2 // swizzle) * atom),
+        ]
     return found
 
 
@@ -256,7 +281,9 @@ def fragments(form: Form, seed: str, count: int, largest: int) -> NDArray[np.uin
 def accumulators(form: Form, seed: str, count: int) -> NDArray[np.uint32]:
     """Whole numbers up to 100 in the accumulator's type."""
     words = count * form.accumulators * (2 if form.d == "f16" else 1)
-    return _bytes_of(integers(form.d, raw(f"{seed}/accumulator", words), 100), form.d).view(np.uint32)
+    return _bytes_of(integers(form.d, raw(f"{seed}/accumulator", words), 100), form.d).view(
+        np.uint32
+    )
 
 
 def largest_integer(form: Form) -> int:
@@ -330,6 +357,10 @@ def layout_cases() -> list[Case]:
         if not form.a_in_registers:
             pairs += [(a, b_tiles[-1]) for a in a_tiles[1:]]
         limit = IMAGE_BYTES - B_AT
-        found += [layout_case(form, a, b) for a, b in pairs if _reach(form, b, form.n, form.trans_b) <= limit]
+        found += [
+            layout_case(form, a, b)
+            for a, b in pairs
+            if _reach(form, b, form.n, form.trans_b) <= limit
+        ]
         found.append(layout_case(form, *pairs[0], accumulate=0))
     return found

@@ -84,7 +84,9 @@ def _image(form: Form, probe: Probe) -> NDArray[np.uint8]:
     for matrix in (probe.a, probe.b):
         rows = matrix.shape[2]
         blocks = matrix.reshape(ctas, steps, rows // 8, 8, k // chunk, chunk)
-        ordered = np.ascontiguousarray(blocks.transpose(0, 1, 2, 4, 3, 5).astype(UNSIGNED[8 * size]))
+        ordered = np.ascontiguousarray(
+            blocks.transpose(0, 1, 2, 4, 3, 5).astype(UNSIGNED[8 * size])
+        )
         parts.append(ordered.reshape(ctas, -1).view(np.uint8))
     return np.concatenate(parts, axis=1)
 
@@ -106,7 +108,7 @@ def case(form: Form, probe: Probe) -> Case:
         Buffer(image),
         Buffer(np.zeros(ctas * THREADS * 4, np.uint32)),
         Buffer(_accumulators(form, probe.c)),
-        output(ctas * THREADS * form.accumulators),
+        output(ctas * THREADS * form.accumulators, kind="f16x2" if form.d == "f16" else form.d),
     )
     return launch(
         form,
@@ -131,10 +133,16 @@ def _narrow(kind: str, hashes: NDArray[np.uint64], reach: int) -> Patterns:
     fraction = hashes >> np.uint64(20) & np.uint64((1 << bits) - 1)
     if kind == "tf32":
         fraction &= np.uint64(0x7FE000)
-    return (hashes & np.uint64(1)) << np.uint64(width(kind) - 1) | exponent << np.uint64(bits) | fraction
+    return (
+        (hashes & np.uint64(1)) << np.uint64(width(kind) - 1)
+        | exponent << np.uint64(bits)
+        | fraction
+    )
 
 
-def _random(form: Form, name: str, ctas: int, reach: int, c_reach: int | None, steps: int = 1) -> Probe:
+def _random(
+    form: Form, name: str, ctas: int, reach: int, c_reach: int | None, steps: int = 1
+) -> Probe:
     """Random operands; the accumulator is zero without `c_reach`."""
     seed = f"{form.name}/{name}"
     shapes = ((ctas, steps, 64, form.k), (ctas, steps, N, form.k))
@@ -149,7 +157,16 @@ def _random(form: Form, name: str, ctas: int, reach: int, c_reach: int | None, s
 
 
 # Small addends of column n: how many, their sign, the sign of the large one (0: it is missing).
-_COLUMNS = ((1, 1, 1), (3, 1, 1), (99, 1, 1), (1, -1, 1), (99, -1, 1), (99, 1, -1), (2, 1, 1), (99, 1, 0))
+_COLUMNS = (
+    (1, 1, 1),
+    (3, 1, 1),
+    (99, 1, 1),
+    (1, -1, 1),
+    (99, -1, 1),
+    (99, 1, -1),
+    (2, 1, 1),
+    (99, 1, 0),
+)
 
 
 def _large_and_small(form: Form, large: str) -> Probe:
@@ -167,7 +184,9 @@ def _large_and_small(form: Form, large: str) -> Probe:
     c = np.zeros((len(variants), 64, N), np.uint64)
     row = np.arange(64)
     for v, (spot, fraction, shift) in enumerate(variants):
-        small = power(kind, top - row // (2 if kind == "tf32" else 1) % (64 if top > 7 else 21), fraction)
+        small = power(
+            kind, top - row // (2 if kind == "tf32" else 1) % (64 if top > 7 else 21), fraction
+        )
         a[v, 0] = small[:, None]
         others = [i for i in range(k) if i not in (spot, (spot + 2) % k)]
         for n, (count, sign, large_sign) in enumerate(_COLUMNS):
@@ -207,7 +226,9 @@ def _special(form: Form) -> Probe:
     ctas, k = 16, form.k
     seed = f"{form.name}/special"
     sparse_a = raw(f"{seed}/where", ctas * 64 * k) % np.uint64(4) == 0
-    a = np.where(sparse_a, patterns(form.a, f"{seed}/a", ctas * 64 * k).astype(np.uint64), np.uint64(0))
+    a = np.where(
+        sparse_a, patterns(form.a, f"{seed}/a", ctas * 64 * k).astype(np.uint64), np.uint64(0)
+    )
     b = ordinary(form.b, raw(f"{seed}/b", ctas * N * k))
     c = patterns(form.d, f"{seed}/c", ctas * 64 * N).astype(np.uint64)
     return Probe(

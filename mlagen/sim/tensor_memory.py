@@ -88,6 +88,22 @@ def place(pools: list[ColumnPool], columns: int) -> int | None:
     return None
 
 
+class TensorShadow(Shadow):
+    """Who accessed each column of 16 lanes last: the finest that layouts divide."""
+
+    __slots__ = ()
+
+    def __init__(self) -> None:
+        cells = TENSOR_LANES // _CELL_LANES * TENSOR_COLUMNS
+        super().__init__(cells, _CELL_LANES * 4, "tensor memory")
+
+    def place(self, cell: int, cells: int) -> str:
+        """Lanes and column of the first cell."""
+        group, column = divmod(cell, TENSOR_COLUMNS)
+        lanes = f"lanes {group * _CELL_LANES} to {(group + 1) * _CELL_LANES - 1}"
+        return f"tensor memory from {lanes}, column {column} on, {cells * self.cell_bytes} bytes"
+
+
 class TensorMemory:
     """The cells of one CTA.
 
@@ -97,7 +113,7 @@ class TensorMemory:
         initialised: `[lane, column]`, whether anything has been written.
         allocated: Per column.
         pool: The allocations.
-        shadow: Who wrote and read last, per 16 lanes of a column: the finest that layouts divide.
+        shadow: Who wrote and read last.
     """
 
     def __init__(self, cta: Cta) -> None:
@@ -107,8 +123,7 @@ class TensorMemory:
         self.initialised = np.zeros((TENSOR_LANES, TENSOR_COLUMNS), np.bool_)
         self.allocated = np.zeros(TENSOR_COLUMNS, np.bool_)
         self.pool = ColumnPool()
-        cells = TENSOR_LANES // _CELL_LANES * TENSOR_COLUMNS
-        self.shadow = Shadow(cells, _CELL_LANES * 4, "tensor memory")
+        self.shadow = TensorShadow()
 
     def allocate(self, first: int, columns: int) -> None:
         """Hold columns that are free; what earlier owners left there is not defined.
@@ -120,8 +135,7 @@ class TensorMemory:
         self.allocated[first : first + columns] = True
         self.words[:, first : first + columns] = POISON
         self.initialised[:, first : first + columns] = False
-        for marks in (self.shadow.writer, self.shadow.readers):
-            marks.reshape(-1, TENSOR_COLUMNS)[:, first : first + columns] = 0
+        self.shadow.states.reshape(-1, TENSOR_COLUMNS)[:, first : first + columns] = 0
 
     def free(self, first: int) -> None:
         """Give an allocation back and let those who wait for columns look again."""

@@ -65,7 +65,8 @@ def launch(
         options: Of `simulate`.
     """
     memory = memory or GlobalMemory()
-    declared, addresses, values = [], [], []
+    declared, addresses = [], []
+    values: list[TensorMapSpec | bytes] = []
     for name, value in arguments.items():
         addresses.append(f".reg .b64 %x_{name};")
         if isinstance(value, TensorMapSpec):

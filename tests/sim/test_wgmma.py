@@ -86,7 +86,7 @@ class Operand:
     @property
     def box_bytes(self) -> int:
         """Of one box, in shared memory."""
-        return self.stored.shape[0] * (self.swizzle or 16)
+        return len(self.stored) * (self.swizzle or 16)
 
     def spec(self, address: int) -> TensorMapSpec:
         """The tensor map."""
@@ -375,9 +375,7 @@ def product(opcode: str = MMA, *, a: str = str(A), b: int = B, count: int = 8) -
 
 def run(body: str, *, threads: int = 128, **options: Any) -> list[str]:
     out = np.zeros(128, np.uint32)
-    return kinds(
-        launch(body, {"out": out}, threads=threads, shared=65536, **options)  # type: ignore[arg-type]
-    )
+    return kinds(launch(body, {"out": out}, threads=threads, shared=65536, **options))
 
 
 def test_the_rules_kept() -> None:

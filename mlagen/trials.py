@@ -79,6 +79,7 @@ class Verdict:
         findings: Kinds of the simulator's errors and notes.
         out_error: Largest error of the output in units of its bound; None if there was no result.
         lse_error: Likewise of the LSE; None also if the kernel writes none.
+        unreached: Lines of the CUDA source whose instructions were not executed; only the simulator knows them.
         replay: The schedule as it went, if the trial failed in the simulator: contents for `replay:FILE`.
         seconds: How long the run took, reference and comparison not included.
     """
@@ -91,6 +92,7 @@ class Verdict:
     findings: tuple[str, ...]
     out_error: float | None
     lse_error: float | None
+    unreached: tuple[int, ...]
     replay: str
     seconds: float
 
@@ -106,7 +108,7 @@ class Verdict:
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> Verdict:
         """The verdict with the values that `to_json` gave."""
-        lists = {name: tuple(values[name]) for name in ("complaints", "findings")}
+        lists = {name: tuple(values[name]) for name in ("complaints", "findings", "unreached")}
         return cls(**{name: values[name] for name in cls.__slots__} | lists)
 
 
@@ -244,6 +246,7 @@ def judge(
         seconds=seconds,
         findings=tuple(finding.kind for finding in result.findings) if result else (),
         errors=errors,
+        unreached=tuple(sorted(result.uncovered_lines)) if result else (),
         replay=result.schedule if result and complaints else "",
     )
 
@@ -325,6 +328,7 @@ def _verdict(
     seconds: float,
     findings: tuple[str, ...] = (),
     errors: Mapping[str, float] | None = None,
+    unreached: tuple[int, ...] = (),
     replay: str = "",
 ) -> Verdict:
     errors = errors or {}
@@ -337,6 +341,7 @@ def _verdict(
         findings=findings,
         out_error=errors.get("out"),
         lse_error=errors.get("lse"),
+        unreached=unreached,
         replay=replay,
         seconds=seconds,
     )

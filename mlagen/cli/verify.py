@@ -189,10 +189,20 @@ def _print_table(verdicts: Sequence[Verdict]) -> None:
                 _worst([run.out_error for run in runs]),
                 _worst([run.lse_error for run in runs]),
                 ", ".join(findings) or "none",
+                len(set.intersection(*(set(run.unreached) for run in runs))),
                 f"{sum(run.seconds for run in runs):.1f}",
             )
         )
-    columns = ("kernel", "runs", "failed", "error / bound", "of LSE", "findings", "seconds")
+    columns = (
+        "kernel",
+        "runs",
+        "failed",
+        "error / bound",
+        "of LSE",
+        "findings",
+        "lines unreached",
+        "seconds",
+    )
     print_table(columns, rows)
 
 

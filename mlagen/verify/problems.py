@@ -94,25 +94,32 @@ def make_problem(spec: KernelSpec, name: str, *, seed: int = 0) -> Problem:
 def _recipes(plan: KernelPlan) -> Iterator[_Recipe]:
     m, n = plan.tile_m, plan.tile_n
     yield _Recipe("random", (m,), (2 * n + 5,))
-    yield _Recipe("integer walk", (m + 1, 0, 40, 1, 3), (n + 1, 7, 1, 0, 2 * n), "integer")
-    yield _Recipe(
-        "three blocks walk",
-        (m + 72, 5, 0, m, 17, 2 * m + 1),
-        (n + 9, 2 * n - 1, 3, 0, 1, n // 2 + 3),
-        heads=2,
-        ctas=3,
-        strided=True,
-        padding=3,
-    )
+    yield from _walks(plan)
     yield _Recipe(
         "longer keys", (70, 1), (3 * n + 45, 4 * n), "integer", heads=2, ctas=2, padding=1
     )
     yield _Recipe("more queries than keys", (2 * m + 5, 9), (n // 2 + 3, 8), says_longest=True)
+    # Compilers unroll the loop over blocks by four.
+    yield _Recipe("many keys", (3,), (9 * n + 5,), "integer")
     yield _Recipe("no keys", (m + 2,), (0,), "integer")
     yield _Recipe("one key", (1, m), (1, 1), "random")
     for values in ("rising", "falling", "threshold", "huge rising", "huge falling"):
         yield _Recipe(values, (m - 1,), (3 * n + 1,), values)
     yield from _edges(plan)
+
+
+def _walks(plan: KernelPlan) -> Iterator[_Recipe]:
+    """Problems in which each block walks four tiles or more, some of them empty or partly visible."""
+    m, n = plan.tile_m, plan.tile_n
+    few: tuple[int, ...] = (m + 1, 0, 40, 1, 3)
+    many: tuple[int, ...] = (m + 72, 5, 0, m, 17, 2 * m + 1)
+    few_keys: tuple[int, ...] = (n + 1, 7, 1, 0, 2 * n)
+    many_keys: tuple[int, ...] = (n + 9, 2 * n - 1, 3, 0, 1, n // 2 + 3)
+    if plan.spec.q_layout == "dense":  # all sequences have as many queries as the longest
+        few, few_keys = (m + 1,) * 3, (n + 1, 1, 0)
+        many, many_keys = (m + 72,) * 3, (n + 9, 2 * n - 1, 3)
+    yield _Recipe("integer walk", few, few_keys, "integer")
+    yield _Recipe("three blocks walk", many, many_keys, heads=2, ctas=3, strided=True, padding=3)
 
 
 def _edges(plan: KernelPlan) -> Iterator[_Recipe]:

@@ -41,6 +41,7 @@ class Runs:
                 findings=("race",) if wrong else (),
                 out_error=0.25,
                 lse_error=None,
+                unreached=(7, 8) if trial.problem == "random" else (8, 9),
                 replay="",
                 seconds=0.5,
             )
@@ -67,6 +68,7 @@ def test_all_problems_of_all_kernels_run(mlagen: Command, spec: Path, runs: Runs
     assert head.split("  ")[0] == "kernel"
     assert [row.split()[0] for row in rows] == [kernel_name(kernel) for kernel in kernels]
     assert rows[0].split()[1:4] == [str(len(problem_names(kernels[0]))), "0", "0.25"]
+    assert rows[0].split()[-3:-1] == ["none", "1"], "line 8 is reached by no problem"
     assert "none failed" in outcome.err
 
 

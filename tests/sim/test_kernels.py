@@ -50,6 +50,12 @@ def test_random_priorities_find_nothing(kernel: str, seed: int) -> None:
     assert_passes(KERNELS[kernel], WALK, f"pct:{seed}")
 
 
-@pytest.mark.parametrize("problem", problem_names(KERNELS["causal"]))
-def test_every_problem_of_one_kernel(problem: str) -> None:
-    assert_passes(KERNELS["causal"], problem, "eager")
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_problems_reach_every_line(kernel: str) -> None:
+    spec = KERNELS[kernel]
+    unreached: list[set[int]] = []
+    for problem in problem_names(spec):
+        verdict = run_trial(Trial(spec, problem, backend=Simulator("eager")))
+        assert verdict.passed, "\n".join([verdict.key, *verdict.complaints])
+        unreached.append(set(verdict.unreached))
+    assert set.intersection(*unreached) == set()

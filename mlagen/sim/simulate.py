@@ -21,6 +21,7 @@ from mlagen.sim.trace import Counters, Recorder
 if TYPE_CHECKING:
     from mlagen.launch_record import LaunchRecord
     from mlagen.sim.memory import GlobalMemory
+    from mlagen.sim.products import Accumulation
     from mlagen.sim.report import Finding
     from mlagen.sim.schedule import Schedule
     from mlagen.sim.trace import TraceEvent
@@ -106,6 +107,7 @@ def simulate(
     resident: int = RESIDENT_CLUSTERS,
     trace: bool = False,
     most_steps: int = MOST_STEPS,
+    accumulation: Accumulation = "hardware",
 ) -> SimulationResult:
     """Run one launch.
 
@@ -119,6 +121,7 @@ def simulate(
         resident: Clusters (CTAs without clusters) that run at the same time.
         trace: Whether to record events.
         most_steps: After how many steps to give up.
+        accumulation: How `wgmma` adds up; see `products`.
 
     Raises:
         UnsupportedPtxError: The kernel has instructions that the simulator does not know.
@@ -135,6 +138,7 @@ def simulate(
         order=Order(findings, enabled=checks.order, strict=is_strict),
         is_strict=is_strict,
     )
+    launch.simulation.accumulation = accumulation
     recorder = Recorder(len(program.steps), trace=trace)
     machine = Machine(
         program, launch.simulation, recorder, most_steps=most_steps, on_end=launch.end

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -104,7 +105,7 @@ def kinds(result: SimulationResult) -> list[str]:
 
 def only(thread: int, code: str) -> str:
     """Instructions for one thread."""
-    label = f"skip_{abs(hash(code)) % 10**9}_{thread}"
+    label = f"skip_{zlib.crc32(code.encode())}_{thread}"
     return f"setp.ne.u32 %p15, %r0, {thread};\n@%p15 bra {label};\n{code}\n{label}:\n"
 
 

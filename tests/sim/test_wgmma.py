@@ -535,7 +535,7 @@ def test_modes_of_summation() -> None:
 
 
 def test_a_run_sums_as_it_is_told() -> None:
-    """Products of 8-bit floats on Hopper lose what is 2^-16 of the largest; elsewhere and in other modes they do not."""
+    """Products of 8-bit floats on Hopper lose what is 2^-16 of the largest; others, and other modes, do not."""
     large, small = np.full((64, 64), 2.0**-4), np.full((8, 64), 2.0**-4)
     large[:, 0] = small[:, 0] = 16
     for element_type, mode, sums in (

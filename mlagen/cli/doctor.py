@@ -53,5 +53,6 @@ def _print_answers(answers: list[Answer], can: dict[str, bool]) -> None:
         {
             "build kernels here": "yes" if can["build"] else "no",
             "run kernels here": "yes" if can["build"] and can["run"] else "no",
+            "simulate them here": "yes" if can["build"] else "no",
         }
     )

@@ -7,6 +7,7 @@ reference. In the simulator, findings count too.
 from __future__ import annotations
 
 import functools
+import math
 import multiprocessing
 import time
 from concurrent.futures import ProcessPoolExecutor, as_completed
@@ -77,7 +78,8 @@ class Verdict:
         schedule: The simulator's; empty on a GPU.
         complaints: What is wrong, each a text; none if the trial passed.
         findings: Kinds of the simulator's errors and notes.
-        out_error: Largest error of the output in units of its bound; None if there was no result.
+        out_error: Largest error of the output in units of its bound; None if there is no result, or an error where none
+            is allowed.
         lse_error: Likewise of the LSE; None also if the kernel writes none.
         unreached: Lines of the CUDA source whose instructions were not executed; only the simulator knows them.
         replay: The schedule as it went, if the trial failed in the simulator: contents for `replay:FILE`.
@@ -234,7 +236,8 @@ def judge(
         if output is not None:
             rows = output.written
             found = compare(output.view[rows], exact[rows], bound=bound[rows])
-            errors[name] = found.ratio
+            if math.isfinite(found.ratio):  # JSON knows no infinity
+                errors[name] = found.ratio
             if found.misplaced + found.beyond:
                 complaints.append(f"{name}: {found}")
     result = simulated.result if simulated else None

@@ -125,8 +125,18 @@ def command(
         print_json({"passed": not failed, "trials": [one.to_json() for one in verdicts]})
     else:
         _print_table(verdicts)
+    options = [
+        f"--{name} {value}"
+        for name, value, default in (
+            ("seed", seed, 0),
+            ("level", level, "strict"),
+            ("ctas", ctas, None),
+        )
+        if value != default
+    ]
     for verdict in failed:
-        note(_complaint(verdict, spec))
+        again = " ".join([f"mlagen verify {spec} -k {verdict.kernel}", *options])
+        note(_complaint(verdict, again))
     note(f"{count(len(verdicts), 'run')} on {backend}: {len(failed) or 'none'} failed")
     return 1 if failed else 0
 
@@ -211,9 +221,9 @@ def _worst(errors: Sequence[float | None]) -> str | None:
     return f"{max(known):.2f}" if known else None
 
 
-def _complaint(verdict: Verdict, spec: Path) -> str:
+def _complaint(verdict: Verdict, again: str) -> str:
     """What is wrong with a run, and how to see it again."""
-    again = f"mlagen verify {spec} -k {verdict.kernel} --problem '{verdict.problem}'"
+    again += f" --problem '{verdict.problem}'"
     if verdict.schedule:
         again += f" --backend sim --schedule {verdict.schedule}"
     lines = "\n".join(verdict.complaints)

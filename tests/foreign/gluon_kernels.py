@@ -5,7 +5,7 @@ from __future__ import annotations
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia import blackwell
-from triton.experimental.gluon.language.nvidia.blackwell import mbarrier
+from triton.experimental.gluon.language.nvidia.blackwell import mbarrier, tma
 
 # ruff: noqa: ANN001, ANN201, N803, N806 (conventions of the language: untyped pointers, upper-case constants)
 
@@ -94,3 +94,86 @@ def pair_product(a, b, out, M: gl.constexpr, N: gl.constexpr, K: gl.constexpr, D
     mbarrier.wait(bar, 0)
     mbarrier.invalidate(bar)
     store_tile(out, d.load(), M, N)
+
+
+@gluon.jit
+def copied_tile(x, out, M: gl.constexpr, N: gl.constexpr, SWIZZLE: gl.constexpr):
+    """Shared memory to tensor memory by `tcgen05.cp`, and back through registers."""
+    shared_layout: gl.constexpr = gl.NVMMASharedLayout(SWIZZLE, 32, 2)
+    shared = gl.allocate_shared_memory(gl.float32, [M, N], shared_layout, load_tile(x, M, N))
+    d = blackwell.allocate_tensor_memory(
+        gl.float32, [M, N], blackwell.TensorMemoryLayout([M, N], col_stride=1)
+    )
+    bar = mbarrier.allocate_mbarrier()
+    mbarrier.init(bar, count=1)
+    blackwell.fence_async_shared()
+    blackwell.tcgen05_copy(shared, d)
+    blackwell.tcgen05_commit(bar)
+    mbarrier.wait(bar, 0)
+    mbarrier.invalidate(bar)
+    store_tile(out, d.load(), M, N)
+
+
+@gluon.jit
+def _load_panels(a, b, a_ring, b_ring, full, empty, panels, STAGES: gl.constexpr):
+    row = gl.program_id(0) * a.block_type.shape[0]
+    for panel in range(panels):
+        stage = panel % STAGES
+        mbarrier.wait(empty.index(stage), panel // STAGES % 2 ^ 1)
+        mbarrier.expect(full.index(stage), a.block_type.nbytes + b.block_type.nbytes)
+        column = panel * a.block_type.shape[1]
+        tma.async_load(a, [row, column], full.index(stage), a_ring.index(stage))
+        tma.async_load(b, [0, column], full.index(stage), b_ring.index(stage))
+
+
+@gluon.jit
+def _multiply_panels(a_ring, b_ring, d, full, empty, done, panels, STAGES: gl.constexpr):
+    for panel in range(panels):
+        stage = panel % STAGES
+        mbarrier.wait(full.index(stage), panel // STAGES % 2)
+        blackwell.tcgen05_mma(
+            a_ring.index(stage),
+            b_ring.index(stage).permute((1, 0)),
+            d,
+            use_acc=panel > 0,
+            mbarriers=[empty.index(stage)],
+        )
+    blackwell.tcgen05_commit(done)
+
+
+@gluon.jit
+def _store_tile_by_tma(c, d, staging, done):
+    mbarrier.wait(done, 0)
+    staging.store(d.load().to(c.dtype))
+    blackwell.fence_async_shared()
+    tma.async_store(c, [gl.program_id(0) * c.block_type.shape[0], 0], staging)
+    tma.store_wait(0)
+
+
+@gluon.jit
+def product_in_roles(a, b, c, panels, STAGES: gl.constexpr):
+    """A warp that loads, a warp that multiplies, and four that store."""
+    M: gl.constexpr = a.block_type.shape[0]
+    N: gl.constexpr = b.block_type.shape[0]
+    a_ring = gl.allocate_shared_memory(a.dtype, [STAGES] + a.block_type.shape, a.layout)
+    b_ring = gl.allocate_shared_memory(b.dtype, [STAGES] + b.block_type.shape, b.layout)
+    staging = gl.allocate_shared_memory(c.dtype, c.block_type.shape, c.layout)
+    d = blackwell.allocate_tensor_memory(
+        gl.float32, [M, N], blackwell.TensorMemoryLayout([M, N], col_stride=1)
+    )
+    full = mbarrier.allocate_mbarrier(batch=STAGES)
+    empty = mbarrier.allocate_mbarrier(batch=STAGES)
+    done = mbarrier.allocate_mbarrier()
+    for stage in gl.static_range(STAGES):
+        mbarrier.init(full.index(stage), count=1)
+        mbarrier.init(empty.index(stage), count=1)
+    mbarrier.init(done, count=1)
+    gl.warp_specialize(
+        [
+            (_store_tile_by_tma, (c, d, staging, done)),
+            (_load_panels, (a, b, a_ring, b_ring, full, empty, panels, STAGES)),
+            (_multiply_panels, (a_ring, b_ring, d, full, empty, done, panels, STAGES)),
+        ],
+        [1, 1],
+        [24, 24],
+    )

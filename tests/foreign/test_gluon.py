@@ -8,7 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
-from tests.foreign.reference import integers, matmul
+from mlagen.sim.schedule import parse_schedule
+from tests.foreign.reference import DTYPES, integers, matmul, rounded
 
 if importlib.util.find_spec("triton") is None:
     pytest.skip(
@@ -18,7 +19,7 @@ if importlib.util.find_spec("triton") is None:
 from triton.experimental.gluon import language as gl
 
 from tests.foreign import gluon_kernels as kernels
-from tests.foreign.compile import compile_kernel, run_kernel
+from tests.foreign.compile import Tensor, compile_kernel, run_kernel
 
 TYPES = {"bf16": gl.bfloat16, "fp8e4nv": gl.float8e4nv, "fp32": gl.float32}
 
@@ -93,3 +94,40 @@ def test_pairs(rows: int) -> None:
     assert "cta_group::2" in kernel.ptx
     assert run_kernel(kernel, (1, 1, 1), [a, b, out]).errors == ()
     np.testing.assert_array_equal(out, matmul(a, b))
+
+
+@pytest.mark.parametrize("swizzle", [64, 128])
+def test_copies_into_tensor_memory(swizzle: int) -> None:
+    x = integers(1, (128, 32), "fp32", most=1000)
+    out = np.zeros_like(x)
+    kernel = compile_kernel(
+        kernels.copied_tile,
+        {"x": "*fp32", "out": "*fp32"},
+        {"M": 128, "N": 32, "SWIZZLE": swizzle},
+        arch=100,
+    )
+    assert "tcgen05.cp.cta_group::1.128x256b" in kernel.ptx
+    assert run_kernel(kernel, (1, 1, 1), [x, out]).errors == ()
+    np.testing.assert_array_equal(out, x)
+
+
+@pytest.mark.parametrize("schedule", ["lazy", "pct:1", "pct:2", "pct:3"])
+def test_warps_in_roles(schedule: str) -> None:
+    a, b = integers(1, (256, 320), "bf16"), integers(2, (128, 320), "bf16")
+    c = np.zeros((256, 128), DTYPES["bf16"])
+    layout = gl.NVMMASharedLayout(128, 16, 2)
+    kernel = compile_kernel(
+        kernels.product_in_roles,
+        {
+            "a": f"tensordesc<bf16[128, 64],{layout!r}>",
+            "b": f"tensordesc<bf16[128, 64],{layout!r}>",
+            "c": f"tensordesc<bf16[128, 128],{layout!r}>",
+            "panels": "i32",
+        },
+        {"STAGES": 3},
+        arch=100,
+    )
+    arguments = [Tensor(a), Tensor(b), Tensor(c), 5]
+    outcome = run_kernel(kernel, (2, 1, 1), arguments, schedule=parse_schedule(schedule))
+    assert outcome.errors == ()
+    np.testing.assert_array_equal(c.astype(np.float64), rounded(matmul(a, b.T), "bf16"))

@@ -179,6 +179,9 @@ REFUSED = {
 # What NVRTC assembles and the simulator does not execute: it says so instead of guessing.
 NOT_SIMULATED = {
     "ashift": "tcgen05.mma.cta_group::1.kind::f16.ashift [ta], [tb], db, id, p;",
+    "block scaling": (
+        "tcgen05.mma.cta_group::1.kind::mxf8f6f4.block_scale [ta], da, db, id, [tb], [tb], p;"
+    ),
     "sparse": "tcgen05.mma.sp.cta_group::1.kind::f16 [ta], da, db, [tb], id, p;",
     "zero-column mask": "tcgen05.mma.ws.cta_group::1.kind::f16 [ta], da, db, id, p, gp;",
     "decompression": "tcgen05.cp.cta_group::1.128x128b.b8x16.b4x16_p64 [ta], da;",

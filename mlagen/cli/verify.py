@@ -120,25 +120,14 @@ def command(
         trace.write_text(draw_trial(trials[0]), encoding="utf-8")
         note(f"{trace}: {trials[0].key}")
     verdicts = _run(trials, jobs=1 if backend == "cuda" else jobs or processors(), log=log)
-    failed = [verdict for verdict in verdicts if not verdict.passed]
     if as_json:
-        print_json({"passed": not failed, "trials": [one.to_json() for one in verdicts]})
+        passed = all(verdict.passed for verdict in verdicts)
+        print_json({"passed": passed, "trials": [one.to_json() for one in verdicts]})
     else:
         _print_table(verdicts)
-    options = [
-        f"--{name} {value}"
-        for name, value, default in (
-            ("seed", seed, 0),
-            ("level", level, "strict"),
-            ("ctas", ctas, None),
-        )
-        if value != default
-    ]
-    for verdict in failed:
-        again = " ".join([f"mlagen verify {spec} -k {verdict.kernel}", *options])
-        note(_complaint(verdict, again))
-    note(f"{count(len(verdicts), 'run')} on {backend}: {len(failed) or 'none'} failed")
-    return 1 if failed else 0
+    unusual = {"seed": seed or None, "level": level if level != "strict" else None, "ctas": ctas}
+    options = [f" --{name} {value}" for name, value in unusual.items() if value is not None]
+    return _report(verdicts, again=f"mlagen verify {spec}{''.join(options)} --backend {backend}")
 
 
 def _simulators(
@@ -221,10 +210,14 @@ def _worst(errors: Sequence[float | None]) -> str | None:
     return f"{max(known):.2f}" if known else None
 
 
-def _complaint(verdict: Verdict, again: str) -> str:
-    """What is wrong with a run, and how to see it again."""
-    again += f" --problem '{verdict.problem}'"
-    if verdict.schedule:
-        again += f" --backend sim --schedule {verdict.schedule}"
-    lines = "\n".join(verdict.complaints)
-    return f"\n{verdict.kernel}, {verdict.problem}:\n{lines}\n  again: {again}\n"
+def _report(verdicts: Sequence[Verdict], *, again: str) -> int:
+    """Say what is wrong, and how to see it again; returns the exit status."""
+    failed = [verdict for verdict in verdicts if not verdict.passed]
+    for verdict in failed:
+        words = f"-k {verdict.kernel} --problem '{verdict.problem}'"
+        if verdict.schedule:
+            words += f" --schedule {verdict.schedule}"
+        lines = "\n".join(verdict.complaints)
+        note(f"\n{verdict.kernel}, {verdict.problem}:\n{lines}\n  again: {again} {words}\n")
+    note(f"{count(len(verdicts), 'run')}, {len(failed) or 'none'} failed")
+    return 1 if failed else 0

@@ -98,8 +98,8 @@ def test_a_failure_is_shown_with_how_to_repeat_it(mlagen: Command, spec: Path, r
     assert outcome.status == 1
     name = kernel_name(runs.trials[0].spec)
     assert "error: race: two writes" in outcome.err
-    again = f"mlagen verify small.yaml -k {name} --seed 5 --problem 'one key'"
-    assert f"{again} --backend sim --schedule pct:7" in outcome.err
+    again = f"mlagen verify small.yaml --seed 5 --backend sim -k {name} --problem 'one key'"
+    assert f"{again} --schedule pct:7\n" in outcome.err
     assert outcome.out.splitlines()[1].split()[2] == "1"
     assert "race" in outcome.out
 

@@ -7,7 +7,7 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia import blackwell
 from triton.experimental.gluon.language.nvidia.blackwell import mbarrier, tma
 
-# ruff: noqa: ANN001, ANN201, N803, N806 (conventions of the language: untyped pointers, upper-case constants)
+# ruff: noqa: ANN001, ANN201, ANN202, N803, N806, RUF005 (conventions of the language: untyped pointers, upper-case constants)
 
 
 @gluon.jit

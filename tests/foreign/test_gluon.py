@@ -127,7 +127,11 @@ def test_warps_in_roles(schedule: str) -> None:
         {"STAGES": 3},
         arch=100,
     )
-    arguments = [Tensor(a), Tensor(b), Tensor(c), 5]
-    outcome = run_kernel(kernel, (2, 1, 1), arguments, schedule=parse_schedule(schedule))
+    outcome = run_kernel(
+        kernel,
+        (2, 1, 1),
+        [Tensor(a), Tensor(b), Tensor(c), 5],
+        schedule=parse_schedule(schedule),
+    )
     assert outcome.errors == ()
     np.testing.assert_array_equal(c.astype(np.float64), rounded(matmul(a, b.T), "bf16"))

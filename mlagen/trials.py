@@ -256,7 +256,7 @@ def judge(
 
 def draw_trial(trial: Trial) -> str:
     """An SVG of a trial in the simulator, one lane a role: the order of its steps, not their time."""
-    from mlagen.sim.trace import draw
+    from mlagen.sim.drawing import draw
 
     problem = make_problem(trial.spec, trial.problem, seed=trial.seed)
     simulator = trial.backend if isinstance(trial.backend, Simulator) else Simulator()

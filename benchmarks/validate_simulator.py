@@ -1,10 +1,14 @@
 """The simulator against a GPU: the same PTX on both, from single instructions to whole kernels.
 
-    python -m benchmarks.validate_simulator prepare .carry                       # here: machine code
-    python -m benchmarks.validate_simulator record micro .carry                  # on the GPU, into $OUT
-    python -m benchmarks.validate_simulator compare micro RECORDING RESULTS.json # here, no GPU
-    python -m benchmarks.validate_simulator fixtures RECORDING                   # into tests/hardware/fixtures
-    python -m benchmarks.validate_simulator publish RESULTS.json ...             # docs/validation.md
+    python -m benchmarks.validate_simulator prepare .carry                        # here: machine code
+    python -m benchmarks.validate_simulator record micro .carry                   # on the GPU, into $OUT
+    MLAGEN_KERNELS=.carry/kernels python -m benchmarks.validate_simulator record whole .carry
+    python -m benchmarks.validate_simulator compare micro RECORDINGS RESULTS      # here, without a GPU
+    python -m benchmarks.validate_simulator compare whole RECORDINGS RESULTS
+    python -m benchmarks.validate_simulator fixtures RECORDINGS                   # into tests/hardware/fixtures
+    python -m benchmarks.validate_simulator publish RESULTS                       # docs/validation.md
+
+RECORDINGS and RESULTS are folders. A comparison that was stopped goes on where it was.
 """
 
 from __future__ import annotations
@@ -24,10 +28,19 @@ def main() -> int:
     step = steps.add_parser("prepare", help="compile what runs on the GPU")
     step.add_argument("folder", type=Path)
     step = steps.add_parser("record", help="run on the GPU; answers go to $OUT")
-    step.add_argument("part", choices=("micro",))
+    step.add_argument("part", choices=("micro", "whole"))
     step.add_argument("folder", type=Path, help="what `prepare` wrote")
+    step.add_argument("-k", dest="words", action="append", default=[], help="only these kernels")
+    step.add_argument("--dry", action="store_true", help="only say what would run")
+    step = steps.add_parser("compare", help="run in the simulator what the GPU has answered")
+    step.add_argument("part", choices=("micro", "whole"))
+    step.add_argument("recordings", type=Path)
+    step.add_argument("results", type=Path)
+    step.add_argument("-k", dest="words", action="append", default=[], help="only these")
+    step.add_argument("--jobs", type=int, default=os.cpu_count())
     arguments = parser.parse_args()
-    return globals()[f"_{arguments.step}"](arguments)
+    steps_by_name = {"prepare": _prepare, "record": _record, "compare": _compare}
+    return steps_by_name[arguments.step](arguments)
 
 
 def _out() -> Path:
@@ -45,9 +58,35 @@ def _prepare(arguments: argparse.Namespace) -> int:
 
 
 def _record(arguments: argparse.Namespace) -> int:
-    from benchmarks.validation import micro
+    from benchmarks.validation import micro, whole
 
-    return int(micro.record_all(arguments.folder / "micro", _out()) > 0)
+    if arguments.dry:
+        calls = [f"{case.name} ({case.module}.{case.entry})" for case in micro.recorded_cases()]
+        if arguments.part == "whole":
+            names = whole.names_of_problems()
+            calls = [whole.key(kernel, name) for kernel, found in names.items() for name in found]
+        print("\n".join(calls))
+        print(f"{len(calls)} calls")
+        return 0
+    if arguments.part == "micro":
+        failures = micro.record_all(arguments.folder / "micro", _out())
+    else:
+        failures = whole.record_all(_out(), arguments.words)
+    return int(failures > 0)
+
+
+def _compare(arguments: argparse.Namespace) -> int:
+    from benchmarks.validation import micro, whole
+
+    arguments.results.mkdir(parents=True, exist_ok=True)
+    part = micro if arguments.part == "micro" else whole
+    failures = part.compare_all(
+        arguments.recordings,
+        arguments.results / f"{arguments.part}.jsonl",
+        jobs=arguments.jobs,
+        words=arguments.words,
+    )
+    return int(failures > 0)
 
 
 if __name__ == "__main__":

@@ -232,6 +232,11 @@ def cases() -> list[Case]:
                 f"mbarrier/script{number}", MODULE, "script", buffers, parameters, block=(32, 1, 1)
             )
         )
+    return found + _named_cases() + _ring_cases()
+
+
+def _named_cases() -> list[Case]:
+    found = []
     for rounds in (1, 2, 7):
         values = Buffer(raw(f"named/{rounds}", 64 * max(rounds, 2)).astype(np.uint32))
         buffers = (values, output(128), output(128))
@@ -239,18 +244,14 @@ def cases() -> list[Case]:
         found.append(
             Case(f"named-barrier/{rounds}", MODULE, "named", buffers, parameters, shared_bytes=256)
         )
+    return found
+
+
+def _ring_cases() -> list[Case]:
+    found = []
     for items, stages in ((1, 1), (5, 2), (9, 3), (16, 4)):
         values = Buffer(raw(f"ring/{items}", 32 * items).astype(np.uint32))
         parameters = (Pointer(0), scalar(items), scalar(stages), Pointer(1))
-        buffers = (values, output(128))
-        found.append(
-            Case(
-                f"mbarrier/ring{items}.{stages}",
-                MODULE,
-                "ring",
-                buffers,
-                parameters,
-                shared_bytes=512,
-            )
-        )
+        name, buffers = f"mbarrier/ring{items}.{stages}", (values, output(128))
+        found.append(Case(name, MODULE, "ring", buffers, parameters, shared_bytes=512))
     return found

@@ -207,7 +207,8 @@ def _async_cases() -> list[Case]:
                 _bytes("b32", f"{name}/before", window),
                 output(window, np.uint8),
             )
-            parameters = (*(Pointer(i) for i in range(4)), scalar(window // 16), Pointer(4))
+            pointers = [Pointer(i) for i in range(5)]
+            parameters = (*pointers[:4], scalar(window // 16), pointers[4])
             found.append(
                 Case(f"cp-async/{name[9:]}", MODULE, name, buffers, parameters, shared_bytes=window)
             )

@@ -1,4 +1,4 @@
-"""Micro-kernels of clusters of two and four CTAs: ranks, remote memory, remote arrives, multicast, the cluster barrier."""
+"""Micro-kernels of clusters of two and four CTAs: ranks, remote memory and arrives, multicast, the cluster barrier."""
 
 from __future__ import annotations
 
@@ -63,7 +63,8 @@ extern "C" __global__ void __cluster_dims__({size}, 1, 1) words{size}(const u32*
   for (u32 r = 0; r < {size}; ++r) words[(2 + r) * {threads} + thread] = 0;
   cluster_sync();
   u32 next = (rank + 1) % {size}, last = (rank + {size} - 1) % {size}, read, generic;
-  asm volatile("ld.shared::cluster.u32 %0, [%1];" : "=r"(read) : "r"(remote(shared_address(words + thread), next)) : "memory");
+  asm volatile("ld.shared::cluster.u32 %0, [%1];"
+      : "=r"(read) : "r"(remote(shared_address(words + thread), next)) : "memory");
   u64 address;
   asm volatile("mapa.u64 %0, %1, %2;" : "=l"(address) : "l"(words + ({threads} - 1 - thread)), "r"(next));
   generic = *(volatile u32*)address;

@@ -166,7 +166,10 @@ def _atomic_kernel(instruction: str, space: str, operation: str, ending: str) ->
     words = ", %3" if operation == "cas" else ""
     more = f', "{letter}"(y)' if operation == "cas" else ""
     if instruction.startswith("atom"):
-        statement = f'asm volatile("{opcode} %0, [%1], %2{words};" : "={letter}"(d) : {address}, "{letter}"(x){more} : "memory");'
+        statement = (
+            f'asm volatile("{opcode} %0, [%1], %2{words};"'
+            f' : "={letter}"(d) : {address}, "{letter}"(x){more} : "memory");'
+        )
     else:
         statement = f'asm volatile("{opcode} [%0], %1;" :: {address}, "{letter}"(x) : "memory");'
     name = opcode.replace(".", "_")

@@ -1,6 +1,8 @@
-"""Small kernels of what a compiler makes of ordinary code: control flow, calls, local and constant memory, registers."""
+"""Small kernels of what a compiler makes of ordinary code: control flow, calls, local and constant memory."""
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 import numpy as np
 
@@ -145,47 +147,39 @@ def modules() -> dict[str, str]:
     return {MODULE: PRELUDE + _TEXT % {"table": table}}
 
 
+def _case(name: str, *buffers: Buffer, grid: int = 2, threads: int = THREADS) -> Case:
+    """A kernel whose parameters are its buffers."""
+    parameters = tuple(Pointer(i) for i in range(len(buffers)))
+    return Case(
+        f"program/{name}",
+        MODULE,
+        name.replace("-", "_"),
+        buffers,
+        parameters,
+        (grid, 1, 1),
+        (threads, 1, 1),
+    )
+
+
 def cases() -> list[Case]:
     """One or two launches each."""
     count = 2 * THREADS
-    grid, block = (2, 1, 1), (THREADS, 1, 1)
-    two = (Pointer(0), Pointer(1))
     found = []
     for shape, threads in (((2, 2, 2), (16, 4, 1)), ((3, 1, 1), (8, 3, 3))):
-        total = int(np.prod(shape) * np.prod(threads))
+        case = _case("specials", output(16 * int(np.prod(shape) * np.prod(threads))))
         name = f"program/specials{threads[0]}"
-        found.append(
-            Case(
-                name,
-                MODULE,
-                "specials",
-                (output(16 * total),),
-                (Pointer(0),),
-                shape,
-                threads,
-                1,
-                640,
-            )
-        )
+        found.append(replace(case, name=name, grid=shape, block=threads, shared_bytes=640))
     for name, words in (("loops", 1), ("calls", 2), ("switches", 1), ("locals", 2)):
         values = raw(name, count)
         small = values % np.uint64(5000) + np.uint64(1) if name == "loops" else values
-        buffers = (Buffer(small.astype(np.uint32)), output(words * count))
-        found.append(Case(f"program/{name}", MODULE, name, buffers, two, grid, block))
+        found.append(_case(name, Buffer(small.astype(np.uint32)), output(words * count)))
     packed = raw("parameters", 6).tobytes()[:32] + bytes(range(1, 17))
     arguments = (packed, Pointer(0), scalar(-5, 2), scalar(200, 1))
-    found.append(
-        Case("program/parameters", MODULE, "parameters", (output(64),), arguments, block=(64, 1, 1))
-    )
-    operands = (Buffer(patterns("u64", "wide/a", count)), Buffer(patterns("u64", "wide/b", count)))
-    buffers = (*operands, output(6 * count, np.uint64))
-    found.append(Case("program/wide", MODULE, "wide", buffers, (*two, Pointer(2)), grid, block))
-    buffers = (
-        Buffer(raw("last-one", 5 * THREADS).astype(np.uint32)),
-        output(5 * THREADS),
-        Buffer(np.zeros(1, np.uint32), True),
-        output(THREADS),
-    )
-    four = tuple(Pointer(i) for i in range(4))
-    found.append(Case("program/last-one", MODULE, "last_one", buffers, four, (5, 1, 1), block))
+    case = _case("parameters", output(64), grid=1, threads=64)
+    found.append(replace(case, parameters=arguments))
+    operands = (Buffer(patterns("u64", f"wide/{name}", count)) for name in "ab")
+    found.append(_case("wide", *operands, output(6 * count, np.uint64)))
+    values = Buffer(raw("last-one", 5 * THREADS).astype(np.uint32))
+    ticket = Buffer(np.zeros(1, np.uint32), is_output=True)
+    found.append(_case("last-one", values, output(5 * THREADS), ticket, output(THREADS), grid=5))
     return found

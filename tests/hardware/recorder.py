@@ -50,7 +50,6 @@ def _collect(cases: Sequence[Case], receiver: Connection, recording: Recording) 
     """Take a child's answers until it ends; how many cases are done then, one that failed included."""
     for done, case in enumerate(cases):
         limit = ANSWER_S if done else FIRST_ANSWER_S
-        reason = f"no answer in {limit:.0f} s"
         try:
             answer = receiver.recv() if receiver.poll(limit) else f"no answer in {limit:.0f} s"
         except EOFError:
@@ -72,7 +71,7 @@ def _answer(cases: Sequence[Case], cubin_of: Callable[[str], bytes], sender: Con
         device = Device(cubin_of)
         for case in cases:
             sender.send((device.run(case), device.run(case)))
-    except Exception as error:  # noqa: BLE001 (whatever it is, the parent reports it)
+    except Exception as error:
         sender.send(f"{type(error).__name__}: {error}".splitlines()[0])
 
 

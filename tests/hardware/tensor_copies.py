@@ -7,11 +7,15 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from tests.hardware.case import PRELUDE, Buffer, Case, Map, Pointer, output, scalar
 from tests.hardware.values import patterns, raw, width
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 MODULE = "tensor_copies"
 THREADS = 128
@@ -200,7 +204,7 @@ class Copy:
         return Buffer(_values(_KINDS[self.element_type], f"window/{self.name}", self.window_bytes))
 
 
-def _values(kind: str, seed: str, size: int) -> np.ndarray[tuple[int], np.dtype[np.uint8]]:
+def _values(kind: str, seed: str, size: int) -> NDArray[np.uint8]:
     if kind == "b8":
         return raw(seed, -(-size // 8)).view(np.uint8)[:size].copy()
     return patterns(kind, seed, -(-size * 8 // width(kind))).view(np.uint8)[:size].copy()
@@ -253,15 +257,23 @@ def _ranks() -> list[Copy]:
     found = []
     for rank in range(1, 6):
         last = tuple(size - part // 2 for size, part in zip(dims, box, strict=True))
-        for at in ((8, 2, 1, 1, 1), last, (32, 5, 4, 3, 2), (0, 0, 0, 0, 0)):
-            found.append(Copy("bfloat16", dims[:rank], box[:rank], at[:rank]))
+        spots = ((8, 2, 1, 1, 1), last, (32, 5, 4, 3, 2), (0, 0, 0, 0, 0))
+        found += [Copy("bfloat16", dims[:rank], box[:rank], at[:rank]) for at in spots]
     return found
 
 
 def _near_edges() -> list[Copy]:
     """Boxes with negative coordinates, and boxes wholly outside."""
     dims, box = (40, 9, 5), (24, 4, 2)
-    spots = ((-8, 1, 1), (3, -2, 1), (3, 1, -1), (-13, -3, -1), (40, 0, 0), (0, 9, 0), (-24, 0, 0))
+    spots: tuple[tuple[int, int, int], ...] = (
+        (-8, 1, 1),
+        (3, -2, 1),
+        (3, 1, -1),
+        (-13, -3, -1),
+        (40, 0, 0),
+        (0, 9, 0),
+        (-24, 0, 0),
+    )
     spots += ((0, 2**31 - 1, 0), (-(2**31), 0, 0), (5, 7, 4))
     return [Copy("float16", dims, box, at) for at in spots]
 
@@ -282,14 +294,15 @@ def _swizzles() -> list[Copy]:
     found = []
     for swizzle in (32, 64, 128):
         for size, element_type in ((1, "uint8"), (2, "bfloat16"), (4, "float32"), (8, "uint64")):
-            for row in (swizzle, swizzle // 2):
-                found.append(
-                    Copy(
-                        element_type, (160 // size, 21), (row // size, 19), (16 // size, 1), swizzle
-                    )
-                )
-        for offset in (128, 256, 512, 1024, 896):
-            found.append(Copy("bfloat16", (160, 21), (swizzle // 2, 9), (8, 3), swizzle, offset))
+            dims, at = (160 // size, 21), (16 // size, 1)
+            found += [
+                Copy(element_type, dims, (row // size, 19), at, swizzle)
+                for row in (swizzle, swizzle // 2)
+            ]
+        found += [
+            Copy("bfloat16", (160, 21), (swizzle // 2, 9), (8, 3), swizzle, offset)
+            for offset in (128, 256, 512, 1024, 896)
+        ]
         found.append(Copy("bfloat16", (160, 5, 6), (swizzle // 2, 3, 4), (24, 1, 1), swizzle))
         found.append(Copy("bfloat16", (64, 5, 6), (swizzle // 2, 4, 4), (40, 3, 4), swizzle))
         found.append(
@@ -345,8 +358,8 @@ def cases() -> list[Case]:
             )
             found.append(store_case(copy, reduction))
     box, at = (24, 3, 2, 2, 2), (24, 5, 1, 1, 1)
-    for rank in (1, 3, 4, 5):
-        found.append(
-            store_case(Copy("float32", (40, 7, 5, 4, 3)[:rank], box[:rank], at[:rank]), "add")
-        )
+    found += [
+        store_case(Copy("float32", (40, 7, 5, 4, 3)[:rank], box[:rank], at[:rank]), "add")
+        for rank in (1, 3, 4, 5)
+    ]
     return found + clipped_cases()

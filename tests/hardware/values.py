@@ -74,14 +74,14 @@ def ordinary(kind: str, hashes: NDArray[np.uint64]) -> NDArray[np.uint64]:
     if kind not in FLOATS:
         small = (hashes >> np.uint64(8)) % np.uint64(64)
         signed = np.where(hashes & np.uint64(1), small, np.uint64(0) - small)
-        return signed & np.uint64((1 << bits) - 1)
+        return np.asarray(signed & np.uint64((1 << bits) - 1))
     fraction, exponent = FLOATS[kind]
     bias = (1 << (exponent - 1)) - 1
     reach = min(6, bias - 1)
     scale = np.uint64(bias - reach) + (hashes >> np.uint64(3)) % np.uint64(2 * reach + 1)
     significand = (hashes >> np.uint64(11)) & np.uint64((1 << fraction) - 1)
     sign = (hashes & np.uint64(1)) << np.uint64(bits - 1)
-    return sign | scale << np.uint64(fraction) | significand
+    return np.asarray(sign | scale << np.uint64(fraction) | significand)
 
 
 def integers(kind: str, hashes: NDArray[np.uint64], largest: int) -> NDArray[np.uint64]:
@@ -101,7 +101,7 @@ def encode_integers(kind: str, whole: NDArray[np.int64]) -> NDArray[np.uint64]:
     for bit in range(1, 16):
         top[size >> np.uint64(bit) != 0] = bit
     shift = (np.uint64(fraction) - top).astype(np.int64)
-    significand = np.where(shift >= 0, size << np.maximum(shift, 0).astype(np.uint64), 0)
+    significand = size << np.maximum(shift, 0).astype(np.uint64)
     pattern = ((top + np.uint64(bias)) << np.uint64(fraction)) + (
         significand - (np.uint64(1) << np.uint64(fraction))
     )

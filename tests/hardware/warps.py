@@ -140,7 +140,7 @@ def modules() -> dict[str, str]:
 def _source_lanes(seed: str, members: int) -> NDArray[np.uint32]:
     """For `shfl.idx`: a member for every lane of every warp, since what others hold is undefined."""
     alive = np.array([lane for lane in range(LANES) if members >> lane & 1], np.uint32)
-    return alive[raw(seed, WARPS * LANES) % np.uint64(len(alive))]
+    return np.asarray(alive[raw(seed, WARPS * LANES) % np.uint64(len(alive))])
 
 
 def _shuffle_operands(

@@ -7,13 +7,13 @@ issues the instruction. Which byte is which element is the hardware's answer, an
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from tests.hardware.case import PRELUDE, Buffer, Case, Pointer, output, scalar
-from tests.hardware.values import UNSIGNED, encode_integers, integers, ordinary, raw, width
+from tests.hardware.values import UNSIGNED, integers, raw, width
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -247,11 +247,10 @@ def _reach(form: Form, tile: Tile, rows: int, trans: bool) -> int:
     """Bytes of the image that a tile may touch, from its start; a generous bound."""
     if trans:
         across = -(-rows * 2 // max(tile.swizzle, 16))
-        strides = (across - 1, 1)
-        if tile.swizzle:
-            extent = strides[0] * tile.leading + tile.stride
-        else:
-            extent = strides[0] * tile.stride + tile.leading
+        panel, group = tile.leading, tile.stride
+        if not tile.swizzle:  # the two change roles
+            panel, group = group, panel
+        extent = (across - 1) * panel + group
     else:
         extent = (rows // 8 - 1) * tile.stride + (tile.leading if not tile.swizzle else 0)
     return tile.offset + extent + 8 * max(tile.swizzle, 16) + 128

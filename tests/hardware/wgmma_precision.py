@@ -56,7 +56,9 @@ class Probe:
     c: Patterns
 
 
-def power(kind: str, exponent: NDArray[np.int64], fraction: int = 0, sign: int = 0) -> Patterns:
+def power(
+    kind: str, exponent: NDArray[np.int64] | int, fraction: int = 0, sign: int = 0
+) -> Patterns:
     """`(1 + fraction / 8) 2^exponent`, or zero where the format has no such normal number."""
     bits, exponents = FLOATS["f32" if kind == "tf32" else kind]
     bias = (1 << (exponents - 1)) - 1
@@ -133,11 +135,8 @@ def _narrow(kind: str, hashes: NDArray[np.uint64], reach: int) -> Patterns:
     fraction = hashes >> np.uint64(20) & np.uint64((1 << bits) - 1)
     if kind == "tf32":
         fraction &= np.uint64(0x7FE000)
-    return (
-        (hashes & np.uint64(1)) << np.uint64(width(kind) - 1)
-        | exponent << np.uint64(bits)
-        | fraction
-    )
+    sign = (hashes & np.uint64(1)) << np.uint64(width(kind) - 1)
+    return np.asarray(sign | exponent << np.uint64(bits) | fraction)
 
 
 def _random(
@@ -191,14 +190,14 @@ def _large_and_small(form: Form, large: str) -> Probe:
         others = [i for i in range(k) if i not in (spot, (spot + 2) % k)]
         for n, (count, sign, large_sign) in enumerate(_COLUMNS):
             for i in others[:count]:
-                b[v, 0, n, i] = power(kind, np.int64(-shift), 0, int(sign < 0))
+                b[v, 0, n, i] = power(kind, -shift, 0, int(sign < 0))
             if large_sign and large != "accumulator":
-                b[v, 0, n, spot] = power(kind, np.int64(0), 0, int(large_sign < 0))
+                b[v, 0, n, spot] = power(kind, 0, 0, int(large_sign < 0))
                 if large == "pair":
-                    b[v, 0, n, (spot + 2) % k] = power(kind, np.int64(0), 0, int(large_sign > 0))
+                    b[v, 0, n, (spot + 2) % k] = power(kind, 0, 0, int(large_sign > 0))
             elif large_sign:
-                c[v, :, n] = power(form.d, np.int64(top), 0, int(large_sign < 0))
-        a[v, 0, :, [spot, (spot + 2) % k]] = power(kind, np.int64(top))
+                c[v, :, n] = power(form.d, top, 0, int(large_sign < 0))
+        a[v, 0, :, [spot, (spot + 2) % k]] = power(kind, top)
     return Probe(f"large-{large}", a, b, c)
 
 
@@ -208,8 +207,8 @@ def _small_accumulator(form: Form) -> Probe:
     a = np.zeros((ctas, 1, 64, k), np.uint64)
     b = np.zeros((ctas, 1, N, k), np.uint64)
     for v in range(ctas):
-        a[v, 0, :, v] = power(form.a, np.int64(0))
-        b[v, 0, :, v] = power(form.a, np.int64(0), 0, v & 1)
+        a[v, 0, :, v] = power(form.a, 0)
+        b[v, 0, :, v] = power(form.a, 0, 0, v & 1)
     span = 8 if form.d == "f16" else 24
     exponent = (span - np.arange(64) * 2 * span // 63)[None, :, None]
     fraction = FLOATS[form.d][0]

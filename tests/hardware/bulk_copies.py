@@ -207,10 +207,17 @@ def _async_cases() -> list[Case]:
                 _bytes("b32", f"{name}/before", window),
                 output(window, np.uint8),
             )
-            pointers = [Pointer(i) for i in range(5)]
-            parameters = (*pointers[:4], scalar(window // 16), pointers[4])
+            parameters: list[Pointer | bytes] = [Pointer(i) for i in range(5)]
+            parameters.insert(4, scalar(window // 16))
             found.append(
-                Case(f"cp-async/{name[9:]}", MODULE, name, buffers, parameters, shared_bytes=window)
+                Case(
+                    f"cp-async/{name[9:]}",
+                    MODULE,
+                    name,
+                    buffers,
+                    tuple(parameters),
+                    shared_bytes=window,
+                )
             )
     return found
 

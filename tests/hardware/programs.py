@@ -179,7 +179,7 @@ def cases() -> list[Case]:
     found.append(replace(case, parameters=arguments))
     operands = (Buffer(patterns("u64", f"wide/{name}", count)) for name in "ab")
     found.append(_case("wide", *operands, output(6 * count, np.uint64)))
-    values = Buffer(raw("last-one", 5 * THREADS).astype(np.uint32))
+    shares = Buffer(raw("last-one", 5 * THREADS).astype(np.uint32))
     ticket = Buffer(np.zeros(1, np.uint32), is_output=True)
-    found.append(_case("last-one", values, output(5 * THREADS), ticket, output(THREADS), grid=5))
+    found.append(_case("last-one", shares, output(5 * THREADS), ticket, output(THREADS), grid=5))
     return found

@@ -215,7 +215,8 @@ def decode_wait(instruction: Instruction, bind: Binder) -> Handler:
         state = _state_of(path.warp)
         count = len(state.groups) - newest
         older = [product for group in list(state.groups)[: max(count, 0)] for product in group]
-        if not all(product.done for product in older):
+        if older and not older[-1].done:  # they complete in order
+            older[-1].is_awaited = True
             return state.group
         for _ in range(count):
             state.groups.popleft()

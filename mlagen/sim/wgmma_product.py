@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
     from mlagen.sim.hardware import Cta, Path
     from mlagen.sim.layout import Tile, TileShape
-    from mlagen.sim.order import Order
     from mlagen.sim.report import Site
     from mlagen.sim.wgmma_form import Form
 
@@ -71,6 +70,7 @@ class Product(AsyncOperation):
         a_words: `[4, 128]` words of A, if it is in registers.
         visible: What each warp's async proxy could rely on when it executed it.
         arrived: Warps that have executed it, a bitset.
+        is_awaited: Whether a warp waits for it.
     """
 
     __slots__ = (
@@ -81,6 +81,7 @@ class Product(AsyncOperation):
         "accumulator",
         "arrived",
         "form",
+        "is_awaited",
         "operands",
         "visible",
     )
@@ -96,6 +97,7 @@ class Product(AsyncOperation):
         self.a_words = np.empty((form.a.count, THREADS), np.uint32) if form.a else None
         self.visible = [0] * WARPS_OF_WARPGROUP
         self.arrived = 0
+        self.is_awaited = False
         self._group = group
         self._a: Tile | None = None
         self._b: Tile | None = None
@@ -103,32 +105,36 @@ class Product(AsyncOperation):
     def start(self, site: Site) -> None:
         """All warps have executed it: check its operands in shared memory, and let it go."""
         form, cta = self.form, self.cta
-        b = _shared_tile(cta, self.operands[-2], form.b_shape, "B", site)
+        b = _place(cta, self.operands[-2], form.b_shape, "B", site)
+        if b is not None:
+            self._read(b, site, is_a=False)
         a = None
         if form.a is None:
-            a = _shared_tile(cta, self.operands[0], form.a_shape, "A", site)
-        order = cta.simulation.order
-        if order.enabled:
-            shadow = cta.shared.shadow
-            if b is not None:
-                order.async_read(shadow, b.cells, self)
+            a = _place(cta, self.operands[0], form.a_shape, "A", site)
             if a is not None:
-                self._read_a(order, a)
+                self._read(a, site, is_a=True)
         if b is not None and (a is not None or form.a is not None):
             self._a, self._b = a, b
         cta.simulation.submit(self)
 
-    def _read_a(self, order: Order, tile: Tile) -> None:
-        """Check and note the read of A. A warp reads its own 16 rows: those it may have written by itself."""
-        shadow = self.cta.shared.shadow
-        joint = self.async_visible
-        if order.knows(shadow, tile.cells, joint):
-            order.async_read(shadow, tile.cells, self)
+    def _read(self, tile: Tile, site: Site, *, is_a: bool) -> None:
+        """Check and note the read of an operand.
+
+        B must be visible to all four warps. Of A each reads its own 16 rows, which it may have written by itself.
+        """
+        shared = self.cta.shared
+        order = self.cta.simulation.order
+        if order.enabled and order.read_known(shared.shadow, tile.cells, self):
+            return  # so it has been written, and nothing is under way
+        shared.check_readable(tile.cells, site)
+        if not is_a:
+            order.async_read(shared.shadow, tile.cells, self)
             return
-        own = 1 << self.event
+        joint, own = self.async_visible, 1 << self.event
         for warp, visible in enumerate(self.visible):
             self.async_visible = visible | own
-            order.async_read(shadow, tile.cells_of_rows(warp * _ROWS_OF_WARP, _ROWS_OF_WARP), self)
+            rows = tile.cells_of_rows(warp * _ROWS_OF_WARP, _ROWS_OF_WARP)
+            order.async_read(shared.shadow, rows, self)
         self.async_visible = joint
 
     def complete(self) -> None:
@@ -141,7 +147,8 @@ class Product(AsyncOperation):
         else:
             accumulator.values = self._multiply(c)
         self.after = None  # nobody asks any more, and products would hold all those before them
-        self._group.wake()
+        if self.is_awaited:
+            self._group.wake()
 
     def _multiply(self, c: NDArray[Any] | None) -> NDArray[Any]:
         """A B + C as they are now."""
@@ -201,7 +208,7 @@ class Warpgroup(Waitable):
         return f"the wgmma of PTX line {line}, which warp {', '.join(missing)} has not executed"
 
 
-def _shared_tile(cta: Cta, value: int, shape: TileShape, name: str, site: Site) -> Tile | None:
+def _place(cta: Cta, value: int, shape: TileShape, name: str, site: Site) -> Tile | None:
     """The operand that a descriptor describes; None after reporting that it lies outside shared memory."""
     descriptor, problems = decode_hopper(value)
     for problem in problems:
@@ -209,8 +216,4 @@ def _shared_tile(cta: Cta, value: int, shape: TileShape, name: str, site: Site) 
             "wgmma-descriptor", f"descriptor of {name}, {value:#018x}: {problem}", site
         )
     tile = place_tile(descriptor, shape)
-    shared = cta.shared
-    if not shared.check_range(tile.first, tile.end - tile.first, site):
-        return None
-    shared.check_readable(tile.cells, site)
-    return tile
+    return tile if cta.shared.check_range(tile.first, tile.end - tile.first, site) else None

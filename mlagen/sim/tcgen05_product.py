@@ -1,4 +1,4 @@
-"""The arithmetic of `tcgen05.mma`: operands gathered, multiplied in float32, added to D in tensor memory."""
+"""The arithmetic of `tcgen05.mma`: operands gathered, multiplied, added to D in tensor memory."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from mlagen.sim.hardware import AsyncOperation
+from mlagen.sim.products import multiply_add, multiply_add_integers
 from mlagen.sim.tcgen05_layout import TENSOR_LANES
 from mlagen.sim.tensor_memory import as_index, lane_groups, memory_of, shadow_cells
 
@@ -18,9 +19,6 @@ if TYPE_CHECKING:
     from mlagen.sim.tcgen05_descriptor import InstructionDescriptor
     from mlagen.sim.tcgen05_layout import Block
     from mlagen.sim.tensor_memory import Index
-
-_LOW_HALF = np.uint32(0xFFFF)
-_LEAST_S32, _MOST_S32 = -(1 << 31), (1 << 31) - 1
 
 
 class Tile(Protocol):
@@ -113,38 +111,34 @@ class MatrixProduct(AsyncOperation):
         b = np.concatenate([tile.read() for tile in self.b])
         if descriptor.negate_a != descriptor.negate_b:
             b = -b
+        blocks = self.accumulator.blocks
         # Every operand is read before D is written: D may lie over A.
-        products = [
-            multiply(tile.read(), b[block.columns_of(descriptor.n)])
-            for tile, block in zip(self.a, self.accumulator.blocks, strict=True)
+        results = [
+            self._multiply(block, tile.read(), b[block.columns_of(descriptor.n)])
+            for tile, block in zip(self.a, blocks, strict=True)
         ]
-        for block, product in zip(self.accumulator.blocks, products, strict=True):
-            self._add(block, product)
+        for block, result in zip(blocks, results, strict=True):
+            rows, lanes = self.accumulator.written(block)
+            columns = self.accumulator.columns(block, descriptor.n)
+            words = encode_accumulator(result[rows], descriptor.d_type)
+            memory_of(self.tensor_ctas[block.cta]).words[lanes, columns] = words
 
-    def _add(self, block: Block, product: NDArray[Any]) -> None:
-        """Write a block of D."""
-        memory = memory_of(self.tensor_ctas[block.cta])
-        accumulator = self.accumulator
-        rows, lanes = accumulator.written(block)
-        columns = accumulator.columns(block, self.descriptor.n)
-        result = product[rows]
+    def _multiply(self, block: Block, a: NDArray[Any], b: NDArray[Any]) -> NDArray[Any]:
+        """A block of the new D."""
+        accumulator, descriptor = self.accumulator, self.descriptor
+        old = None
         if accumulator.is_added:
-            old = decode_accumulator(memory.words[lanes, columns], self.descriptor.d_type)
-            result = result + (old * 2.0**-accumulator.scale if accumulator.scale else old)
-        words = encode_accumulator(
-            result, self.descriptor.d_type, saturate=self.descriptor.saturate
-        )
-        memory.words[lanes, columns] = words
-
-
-def multiply(a: NDArray[Any], b: NDArray[Any]) -> NDArray[Any]:
-    """`a @ b.T`, in float32, or exactly for integers."""
-    if a.dtype == np.float32:
-        result: NDArray[Any] = a @ b.T
-        return result
-    # float64 holds every sum of 32 products of bytes exactly, and NumPy multiplies it faster than integers.
-    product: NDArray[Any] = (a.astype(np.float64) @ b.T.astype(np.float64)).astype(np.int64)
-    return product
+            lanes = as_index(block.lanes + accumulator.lane)
+            columns = accumulator.columns(block, descriptor.n)
+            words = memory_of(self.tensor_ctas[block.cta]).words[lanes, columns]
+            old = decode_accumulator(words, descriptor.d_type)
+            if accumulator.scale:
+                old = old * np.float32(2.0**-accumulator.scale)
+        if descriptor.d_type == "s32":
+            return multiply_add_integers(a, b, old, saturate=descriptor.saturate)
+        mode = self.cta.simulation.accumulation
+        # Nothing is known of shorter sums on sm_100a, whatever the inputs.
+        return multiply_add(a, b, old, "f32" if mode == "hardware" else mode)
 
 
 def decode_accumulator(words: NDArray[np.uint32], d_type: str) -> NDArray[Any]:
@@ -156,12 +150,8 @@ def decode_accumulator(words: NDArray[np.uint32], d_type: str) -> NDArray[Any]:
     return words.astype(np.int32).astype(np.int64)
 
 
-def encode_accumulator(values: NDArray[Any], d_type: str, *, saturate: bool) -> NDArray[np.uint32]:
+def encode_accumulator(values: NDArray[Any], d_type: str) -> NDArray[np.uint32]:
     """Cells of D."""
-    if d_type == "f32":
-        return np.ascontiguousarray(values, np.float32).view(np.uint32)
     if d_type == "f16":
         return values.astype(np.float16).view(np.uint16).astype(np.uint32)
-    if saturate:
-        values = values.clip(_LEAST_S32, _MOST_S32)
-    return values.astype(np.int32).view(np.uint32)
+    return np.ascontiguousarray(values).view(np.uint32)

@@ -16,8 +16,9 @@ from mlagen.sim.simulate import Checks, SimulationResult
 from tests.sim.tcgen05_bench import COLUMNS, IMAGE_BYTES, Form, Operation, bench_ptx, run_bench
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
     from collections.abc import Callable
+
+    from numpy.typing import NDArray
 
 DTYPES = {
     "bf16": np.dtype(ml_dtypes.bfloat16),
@@ -365,6 +366,7 @@ SEEDED = {
     "no wait for the loads": ((r"tcgen05\.wait::ld\.sync\.aligned;", "", EVERY), "race"),
     "no fence behind the loads": ((BEFORE, "", 2), "race"),
     "no barrier before dealloc": ((r"bar\.sync\s+0;", "", 2), "race"),
+    "no wait before dealloc": ((TRY_WAIT, "setp.eq.u32 p, 0, 0;", 0), "tcgen05-alloc"),
     "no elect": ((r"elect\.sync _\|p, -1;", "setp.eq.u32 p, 0, 0;", 0), "tcgen05-issue"),
     "no store": ((r"tcgen05\.st\.sync[^;]*;", "", 0), "uninitialised"),
 }
@@ -379,6 +381,28 @@ def test_a_seeded_bug_is_found(name: str) -> None:
 
 def test_without_a_bug_nothing_is_found() -> None:
     found, outcome = run_small([small_operation(added=True)])
+    assert outcome.findings == ()
+    assert (floats(found[0])[:, :64] == 16).all()
+
+
+def test_a_cta_that_ends_before_its_product_is_found() -> None:
+    _, outcome = run_small(
+        [small_operation()],
+        (TRY_WAIT, "setp.eq.u32 p, 0, 0;", 0),
+        (r"@?\S*\s*tcgen05\.dealloc[^;]*;", "", 0),
+    )
+    assert {"tcgen05-in-flight", "tcgen05-alloc"} <= kinds(outcome)
+
+
+def test_generic_addresses_of_commit_and_alloc() -> None:
+    generic = r"{.reg .b64 g; cvt.u64.u32 g, \2; cvta.shared.u64 g, g; \1 [g]"
+    found, outcome = run_small(
+        [small_operation()],
+        (r"(tcgen05\.commit\S*)\.shared::cluster\.b64 \[(%r\d+)\]", generic, 0),
+        (r"mbarrier::arrive::one \[g\];", "mbarrier::arrive::one.b64 [g];}", 0),
+        (r"(tcgen05\.alloc\S*)\.shared::cta\.b32 \[(%r\d+)\]", generic, 0),
+        (r"sync\.aligned \[g\], 512;", "sync.aligned.b32 [g], 512;}", 0),
+    )
     assert outcome.findings == ()
     assert (floats(found[0])[:, :64] == 16).all()
 
@@ -588,3 +612,11 @@ def test_a_pair_needs_a_peer() -> None:
         Form(BF16), [small_operation(descriptor=Case(m=256).descriptor)], ptx=lonely
     )
     assert "tcgen05-issue" in kinds(outcome)
+
+
+def test_a_commit_to_a_cta_that_the_cluster_does_not_have_is_found() -> None:
+    form = Case(m=256, group=2).form
+    ptx = re.sub(r"(mov\.b16\s+%rs\d+), 3;", r"\1, 7;", bench_ptx(form))
+    operation = small_operation(descriptor=Case(m=256).descriptor)
+    _, outcome = run_bench(form, [operation], images=[ones_image(), ones_image()], ptx=ptx)
+    assert kinds(outcome) == {"tcgen05-issue"}

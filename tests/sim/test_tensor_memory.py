@@ -193,6 +193,10 @@ SEEDED = {
         (FILL, AT_START, LOAD, "  mov.b32 r1, 7;\n", WAIT_LOAD, keep(2)),
         "tcgen05-register",
     ),
+    "threads that have left": (
+        (FILL, AT_START, "  setp.eq.u32 p2, tid, 127;\n  @p2 exit;\n", LOAD, WAIT_LOAD),
+        "diverged-aligned",
+    ),
     "wait by a part of the warp": (
         (
             FILL,

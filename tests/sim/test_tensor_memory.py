@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import struct
+from dataclasses import replace
 from itertools import product
 from typing import TYPE_CHECKING
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
 
 from mlagen.launch_record import LaunchRecord
+from mlagen.sim.hardware import ALL_LANES, Cta, Warp
 from mlagen.sim.memory import GlobalMemory
+from mlagen.sim.order import Order
+from mlagen.sim.report import Findings, Names, Site
 from mlagen.sim.simulate import Checks, SimulationResult, simulate
 from mlagen.sim.tcgen05_layout import register_count
+from mlagen.sim.tcgen05_state import TensorAccess
+from mlagen.sim.tensor_memory import TensorShadow
 from tests.sim.test_tcgen05_layout import BITS, by_bits
 
 if TYPE_CHECKING:
@@ -354,3 +361,31 @@ def test_one_of_a_pair_that_does_not_allocate_is_a_deadlock() -> None:
     assert "deadlock" in kinds(outcome)
     text = next(finding.message for finding in outcome.findings if finding.kind == "deadlock")
     assert "peer" in text
+
+
+def test_what_one_thread_has_fenced_is_not_handed_on() -> None:
+    """PTX ISA 9.7.16.6.3: every thread orders its own tcgen05 operations behind its own wait."""
+    findings = Findings(Names())
+    order = Order(findings)
+    cta = Cta(Mock(), (0, 0, 0), 0)
+    first, second = Warp(cta, 0, ALL_LANES), Warp(cta, 1, ALL_LANES)
+    shadow, site = TensorShadow(), Site(0, 0, ALL_LANES, "tcgen05", 1, None, 0)
+    order.register(first, None, None)
+    order.register(second, None, None)
+    store = TensorAccess("tcgen05.st", cta)
+    order.register(store, first, site)
+    order.tensor_write(shadow, slice(0, 1), store, site)
+    order.fence_tensor_before(first, 1 << store.event)
+    order.fence_tensor_after(first)
+    order.acquire(second, order.publish(first))
+
+    def load(line: int) -> list[str]:
+        access = TensorAccess("tcgen05.ld", cta)
+        order.register(access, second, site)
+        order.tensor_read(shadow, slice(0, 1), access, replace(site, ptx_line=line))
+        return [finding.kind for finding in findings.items]
+
+    assert load(2) == ["tcgen05-fence"]
+    assert load(3) == ["tcgen05-fence"] * 2
+    order.fence_tensor_after(second)
+    assert load(4) == ["tcgen05-fence"] * 2

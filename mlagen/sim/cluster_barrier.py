@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from mlagen.errors import UnsupportedPtxError
 from mlagen.sim.hardware import Waitable
 from mlagen.sim.order import Knowledge
+from mlagen.sim.strong import fences_of
 
 if TYPE_CHECKING:
     from mlagen.sim.hardware import Binder, Cta, Decoder, Handler, Path, Warp
@@ -23,6 +24,7 @@ class ClusterBarrier(Waitable):
         ctas: Of the cluster.
         arrivals: How often each warp has arrived.
         waits: How often each warp has waited.
+        lanes: Those of a warp that have arrived while others are still to come.
         handed_over: By the arrivals of each phase.
     """
 
@@ -34,8 +36,18 @@ class ClusterBarrier(Waitable):
         self.ctas = ctas
         self.arrivals: dict[Warp, int] = {}
         self.waits: dict[Warp, int] = {}
-        self.lanes: dict[Warp, int] = {}
+        self.lanes: dict[Warp, tuple[int, Knowledge]] = {}
         self.handed_over: list[Knowledge] = []
+
+    def arrive(self, warp: Warp, knowledge: Knowledge) -> None:
+        """A whole warp arrives."""
+        phase = self.arrivals.get(warp, 0)
+        self.lanes.pop(warp, None)
+        self.arrivals[warp] = phase + 1
+        while len(self.handed_over) <= phase:
+            self.handed_over.append(_NOTHING)
+        self.handed_over[phase] |= knowledge
+        self.wake()
 
     def missing(self, phase: int) -> list[Warp]:
         """Warps with live lanes that have not arrived in a phase."""
@@ -62,6 +74,17 @@ def _barrier_of(cta: Cta) -> ClusterBarrier:
     return found
 
 
+def lanes_ended(warp: Warp) -> None:
+    """Lanes have returned: nobody waits for them any more."""
+    barrier = warp.cta.cluster[0].units.get(UNIT)
+    if barrier is None:
+        return
+    came, known = barrier.lanes.get(warp, (0, _NOTHING))
+    if warp.alive and came & warp.alive == warp.alive:
+        barrier.arrive(warp, known)
+    barrier.wake()
+
+
 def _words(instruction: Instruction, known: frozenset[str]) -> frozenset[str]:
     words = frozenset(instruction.parts[3:])
     if words - known:
@@ -70,29 +93,25 @@ def _words(instruction: Instruction, known: frozenset[str]) -> frozenset[str]:
 
 
 def decode_arrive(instruction: Instruction, bind: Binder) -> Handler:
-    """`barrier.cluster.arrive[.release|.relaxed]`."""
+    """`barrier.cluster.arrive[.release|.relaxed]`; a relaxed one hands over what its warp knew at its last fence."""
     words = _words(instruction, frozenset({"aligned", "release", "relaxed"}))
     relaxed = "relaxed" in words
 
     def arrive(path: Path) -> None:
         warp = path.warp
         barrier = _barrier_of(warp.cta)
-        came = barrier.lanes.get(warp, 0) | path.mask
-        if came & warp.alive != warp.alive:
-            barrier.lanes[warp] = came  # the rest of the warp is still to come
-            return
-        barrier.lanes[warp] = 0
-        phase = barrier.arrivals.get(warp, 0)
-        if phase > barrier.waits.get(warp, 0):
+        order = warp.cta.simulation.order
+        if barrier.arrivals.get(warp, 0) > barrier.waits.get(warp, 0):
             site = warp.cta.simulation.findings.site(path, instruction)
             text = "a second arrival at the cluster barrier without a wait between"
-            warp.cta.simulation.findings.add("barrier-over-arrival", text, site)
-        barrier.arrivals[warp] = phase + 1
-        while len(barrier.handed_over) <= phase:
-            barrier.handed_over.append(_NOTHING)
-        if not relaxed:
-            barrier.handed_over[phase] |= warp.cta.simulation.order.publish(warp)
-        barrier.wake()
+            warp.cta.simulation.findings.add("barrier-twice", text, site)
+        known = fences_of(warp).released_wide if relaxed else order.publish(warp)
+        came, earlier = barrier.lanes.get(warp, (0, _NOTHING))
+        came, known = came | path.mask, earlier | known
+        if came & warp.alive == warp.alive:
+            barrier.arrive(warp, known)
+        else:
+            barrier.lanes[warp] = came, known
 
     return arrive
 

@@ -4,32 +4,46 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from mlagen.sim.order import Knowledge
+from mlagen.sim.strong import fences_of
+
 if TYPE_CHECKING:
     from mlagen.sim.hardware import Binder, Decoder, Handler, Path
     from mlagen.sim.ptx import Instruction
 
 
-def _fence_barriers(path: Path) -> None:
-    """Every barrier whose initialisation the warp knows is from here on visible to all proxies."""
-    warp = path.warp
-    for barrier in warp.cta.barriers.live.values():
-        if warp.ordered >> barrier.init_event & 1:
-            barrier.is_fenced = True
-
-
 def decode_async_proxy(instruction: Instruction, bind: Binder) -> Handler:
-    """`fence.proxy.async` in every form: which memory it names makes no difference here."""
+    """`fence.proxy.async` in every form: which memory it names makes no difference here.
+
+    Of the one-way forms, `async::generic.release` orders generic accesses before asynchronous ones; the other one,
+    `.acquire`, is needed for data of other CTAs' generic proxies. Both count as the full fence.
+    """
 
     def fence(path: Path) -> None:
         path.warp.cta.simulation.order.fence_async(path.warp)
-        _fence_barriers(path)
 
     return fence
 
 
 def decode_barrier_init(instruction: Instruction, bind: Binder) -> Handler:
-    """`fence.mbarrier_init.release.cluster`."""
-    return _fence_barriers
+    """`fence.mbarrier_init.release.cluster`: earlier `mbarrier.init` of the thread, and nothing else.
+
+    They are visible to all proxies then, and a later relaxed arrival at a cluster barrier hands them over (PTX ISA
+    9.7.13.4, the example of fence.mbarrier_init).
+    """
+
+    def fence(path: Path) -> None:
+        warp = path.warp
+        events = 0
+        for barrier in warp.cta.barriers.live.values():
+            events |= warp.ordered & 1 << barrier.init_event
+        warp.async_visible |= events
+        fences = fences_of(warp)
+        known = Knowledge(events, events, 0)
+        fences.released = fences.released | known
+        fences.released_wide = fences.released_wide | known
+
+    return fence
 
 
 def decode_nothing(instruction: Instruction, bind: Binder) -> Handler:

@@ -1,4 +1,9 @@
-"""Named barriers, `bar` and `barrier` (PTX ISA 9.7.13.1), and `bar.warp.sync`."""
+"""Named barriers, `bar` and `barrier` (PTX ISA 9.7.13.1), and `bar.warp.sync`.
+
+Barriers count warps: "the arrival count is incremented by the warp size". An unaligned form waits for the other live
+lanes of its warp first. Without a count a barrier is of all threads of the CTA that have not ended; with a count, warps
+that have ended are missing like others.
+"""
 
 from __future__ import annotations
 
@@ -12,12 +17,13 @@ from mlagen.sim.order import Knowledge
 if TYPE_CHECKING:
     import numpy as np
 
-    from mlagen.sim.hardware import Binder, Cta, Decoder, Handler, Path
+    from mlagen.sim.hardware import Binder, Cta, Decoder, Handler, Path, Warp
     from mlagen.sim.ptx import Instruction
     from mlagen.sim.report import Site
 
 UNIT = "named barriers"
 BARRIERS = 16
+_MEETING = "warp sync"
 _NOTHING = Knowledge(0, 0, 0)
 
 
@@ -25,18 +31,19 @@ class NamedBarrier(Waitable):
     """One of the 16 barriers of a CTA.
 
     Attributes:
+        cta: Whose it is.
         number: Its id.
         expected: Threads of the current phase; 0 while nobody has arrived.
-        arrived: Threads that have.
+        arrived: Warps that have arrived, in order.
         phase: Number of the current phase.
         completed: What the arrivals of the phase before handed over.
         result: What a reduction of the phase before gave.
     """
 
     __slots__ = (
-        "_arrivers",
         "_conjunction",
         "_disjunction",
+        "_lanes",
         "_population",
         "_published",
         "arrived",
@@ -44,6 +51,7 @@ class NamedBarrier(Waitable):
         "cta",
         "expected",
         "number",
+        "of_all",
         "phase",
         "result",
     )
@@ -56,13 +64,15 @@ class NamedBarrier(Waitable):
         self.phase = 0
         self.completed = _NOTHING
         self.result = {"popc": 0, "and": 1, "or": 0}
+        self._lanes: dict[Warp, int] = {}  # of warps that are not yet here as a whole
         self._begin()
 
     def _begin(self) -> None:
-        self.expected = self.arrived = 0
+        self.expected = 0
+        self.of_all = False
+        self.arrived: list[Warp] = []
         self._published = _NOTHING
         self._population, self._conjunction, self._disjunction = 0, True, False
-        self._arrivers: list[int] = []
 
     @property
     def name(self) -> str:
@@ -71,60 +81,93 @@ class NamedBarrier(Waitable):
         return names.get(self.number, f"barrier {self.number}")
 
     def arrive(
-        self, path: Path, threads: int, expected: int, site: Site, values: np.ndarray | None
+        self, path: Path, expected: int | None, site: Site, values: np.ndarray | None
     ) -> int:
-        """Threads of a path arrive.
+        """Lanes of a warp arrive; with the last of them the warp does.
+
+        Args:
+            path: Who arrives.
+            expected: Threads of the barrier; None for all of the CTA.
+            site: Where.
+            values: Of a reduction, one a lane.
 
         Returns:
             The phase in which they did.
         """
-        findings = self.cta.simulation.findings
         phase = self.phase
-        if self.expected and expected != self.expected:
-            findings.add(
-                "barrier-count",
-                f"{self.name}: {expected} threads here, {self.expected} elsewhere in the same phase",
-                site,
-                barrier=self.name,
-            )
-        if expected % LANES or not LANES <= expected <= len(self.cta.warps) * LANES:
-            findings.add(
-                "barrier-count",
-                f"{self.name}: {expected} threads: a multiple of {LANES}, at most those of the CTA",
-                site,
-                barrier=self.name,
-            )
-        self.expected = expected
-        self.arrived += threads
-        if self.arrived > expected:
-            findings.add(
-                "barrier-over-arrival",
-                f"{self.name}: {self.arrived} threads have arrived, {expected} are expected",
-                site,
-                barrier=self.name,
-            )
-        self._arrivers.append(path.warp.index)
-        self._published |= self.cta.simulation.order.publish(path.warp)
+        self._expect(expected, site)
         if values is not None:
             self._population += int(values.sum())
             self._conjunction &= bool(values.all())
             self._disjunction |= bool(values.any())
-        if self.arrived >= expected:
-            self.phase += 1
-            self.completed = self._published
-            self.result = {
-                "popc": self._population,
-                "and": int(self._conjunction),
-                "or": int(self._disjunction),
-            }
-            self._begin()
-            self.wake()
+        warp = path.warp
+        lanes = self._lanes.get(warp, 0) | path.mask
+        self._lanes[warp] = lanes
+        if lanes & warp.alive == warp.alive:
+            if warp in self.arrived:
+                self._report(
+                    "barrier-twice",
+                    f"warp {warp.index} arrives a second time before the barrier has opened",
+                    site,
+                )
+            self._count(warp)
+            self._advance(site)
         return phase
+
+    def lanes_ended(self, warp: Warp) -> None:
+        """Lanes of a warp have returned: perhaps only they were missing."""
+        if warp.alive and self._lanes.get(warp, 0) & warp.alive == warp.alive:
+            self._count(warp)
+        if self.arrived:
+            self._advance(None)
 
     def describe(self, path: Path) -> str:
         """How many are missing, and who has come."""
-        came = ", ".join(f"warp {index}" for index in self._arrivers)
-        return f"{self.name}: {self.arrived} of {self.expected} threads ({came})"
+        came = ", ".join(f"warp {warp.index}" for warp in self.arrived) or "nobody"
+        return f"{self.name}: {LANES * len(self.arrived)} of {self.expected} threads ({came})"
+
+    def _expect(self, expected: int | None, site: Site) -> None:
+        """Check the number of threads against that of others in the same phase."""
+        most = len(self.cta.warps) * LANES
+        if expected is None:
+            expected = most
+            self.of_all = True
+        if self.expected and expected != self.expected:
+            text = f"{expected} threads here, {self.expected} elsewhere in the same phase"
+            self._report("barrier-count", text, site)
+        if expected % LANES or not LANES <= expected <= most:
+            text = f"{expected} threads: a multiple of {LANES}, at most the {most} of the CTA"
+            self._report("barrier-count", text, site)
+        self.expected = expected
+
+    def _count(self, warp: Warp) -> None:
+        del self._lanes[warp]
+        self.arrived.append(warp)
+        self._published |= self.cta.simulation.order.publish(warp)
+
+    def _advance(self, site: Site | None) -> None:
+        """Open if nobody is missing."""
+        threads = LANES * len(self.arrived)
+        if self.of_all:
+            if any(warp.alive and warp not in self.arrived for warp in self.cta.warps):
+                return
+        elif threads < self.expected:
+            return
+        if threads > self.expected:
+            text = f"{threads} threads have arrived, {self.expected} are expected"
+            self._report("barrier-over-arrival", text, site)
+        self.phase += 1
+        self.completed = self._published
+        self.result = {
+            "popc": self._population,
+            "and": int(self._conjunction),
+            "or": int(self._disjunction),
+        }
+        self._begin()
+        self.wake()
+
+    def _report(self, kind: str, message: str, site: Site | None) -> None:
+        self.cta.simulation.findings.add(kind, f"{self.name}: {message}", site, barrier=self.name)
 
 
 def barrier_of(cta: Cta, number: int) -> NamedBarrier:
@@ -137,16 +180,19 @@ def barrier_of(cta: Cta, number: int) -> NamedBarrier:
     return found
 
 
-def decode_bar(instruction: Instruction, bind: Binder) -> Handler:
-    """`bar` and `barrier`: `.sync`, `.arrive`, and `.red` with `.popc`, `.and`, `.or`.
+def lanes_ended(warp: Warp) -> None:
+    """Lanes have returned: barriers of all threads, and the rest of the warp, no longer wait for them."""
+    if _MEETING in warp.units:
+        warp.units[_MEETING].wake()
+    for barrier in warp.cta.units.get(UNIT, {}).values():
+        barrier.lanes_ended(warp)
 
-    An aligned form counts whole warps, another one the threads that execute it.
-    """
-    words = [word for word in instruction.parts[1:] if word != "cta"]
-    is_aligned = instruction.parts[0] == "bar" or "aligned" in words
-    words = [word for word in words if word != "aligned"]
+
+def decode_bar(instruction: Instruction, bind: Binder) -> Handler:
+    """`bar` and `barrier`: `.sync`, `.arrive`, and `.red` with `.popc`, `.and`, `.or`."""
+    words = [word for word in instruction.parts[1:] if word not in {"cta", "aligned"}]
     operands = list(instruction.operands)
-    way, reduction, result, value = words[0], None, None, None
+    way, reduction, result, value = words[0], "", None, None
     match words:
         case ["sync"] | ["arrive"]:
             pass
@@ -169,16 +215,15 @@ def decode_bar(instruction: Instruction, bind: Binder) -> Handler:
                 cta.simulation.findings.add("bad-operand", text, site)
                 return None
             barrier = barrier_of(cta, identity)
-            expected = len(cta.warps) * LANES if count is None else count(path)
-            threads = LANES if is_aligned else len(path.lanes)
             given = None if values is None else lane_values(values(path), path)
-            phase = barrier.arrive(path, threads, expected, site, given)
+            phase = barrier.arrive(path, None if count is None else count(path), site, given)
             if way == "arrive":
                 return None
             path.pending = (barrier, phase)
         barrier, phase = path.pending
+        assert isinstance(barrier, NamedBarrier)
         if barrier.phase == phase:
-            return barrier  # type: ignore[no-any-return]  # `pending` is the instruction's own affair
+            return barrier
         cta.simulation.order.acquire(path.warp, barrier.completed)
         if write is not None:
             write(path, barrier.result[reduction])
@@ -187,7 +232,7 @@ def decode_bar(instruction: Instruction, bind: Binder) -> Handler:
     return bar
 
 
-def _kind_of(reduction: str | None) -> str:
+def _kind_of(reduction: str) -> str:
     return "u32" if reduction == "popc" else "pred"
 
 
@@ -215,15 +260,17 @@ def decode_warp_sync(instruction: Instruction, bind: Binder) -> Handler:
         if path.mask & wanted == wanted:
             return None
         if path.pending is None:
-            meeting = warp.units.setdefault("warp sync", _Meeting())
+            meeting = warp.units.setdefault(_MEETING, _Meeting())
             meeting.lanes |= path.mask
             path.pending = meeting
-            if meeting.lanes & wanted == wanted:
-                del warp.units["warp sync"]
-                meeting.wake()
         meeting = path.pending
         assert isinstance(meeting, _Meeting)
-        return None if meeting.lanes & wanted == wanted else meeting
+        if meeting.lanes & wanted != wanted:
+            return meeting
+        if warp.units.get(_MEETING) == meeting:
+            del warp.units[_MEETING]
+            meeting.wake()
+        return None
 
     return sync
 
@@ -234,14 +281,10 @@ DECODERS: dict[str, Decoder] = {
     "bar.warp.sync": decode_warp_sync,
 }
 ALIGNED = frozenset(
-    {
-        "bar.sync",
-        "bar.arrive",
-        "bar.red",
-        "bar.cta",
-        "barrier.sync.aligned",
-        "barrier.arrive.aligned",
-        "barrier.cta.sync.aligned",
-        "barrier.cta.arrive.aligned",
+    {"bar.sync", "bar.arrive", "bar.red", "bar.cta"}
+    | {
+        f"barrier.{scope}{way}.aligned"
+        for scope in ("", "cta.")
+        for way in ("sync", "arrive", "red.popc", "red.and", "red.or")
     }
 )

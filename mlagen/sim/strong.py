@@ -100,7 +100,7 @@ class Fences:
     seen: Knowledge = field(default_factory=lambda: _NOTHING)
 
 
-def _fences(warp: Warp) -> Fences:
+def fences_of(warp: Warp) -> Fences:
     """What a warp's fences connect."""
     fences = warp.units.get(UNIT)
     if fences is None:
@@ -135,7 +135,7 @@ def note_read(path: Path, places: list[Place], form: AccessForm) -> None:
     if form.semantics in {"acquire", "acq_rel"}:
         warp.cta.simulation.order.acquire(warp, knowledge)
     else:
-        fences = _fences(warp)
+        fences = fences_of(warp)
         fences.seen = fences.seen | knowledge
 
 
@@ -158,7 +158,7 @@ class Release:
         """Before the write."""
         warp = path.warp
         everything = warp.cta.simulation.order.publish(warp)
-        fences = _fences(warp)
+        fences = fences_of(warp)
         knowledge, wide = fences.released, fences.released_wide
         if form.semantics in {"release", "acq_rel"}:
             knowledge = wide = everything
@@ -231,7 +231,7 @@ def decode_fence(instruction: Instruction, bind: Binder) -> Handler:
     def fence(path: Path) -> None:
         warp = path.warp
         order = warp.cta.simulation.order
-        fences = _fences(warp)
+        fences = fences_of(warp)
         if acquires:
             order.acquire(warp, fences.seen)
             fences.seen = _NOTHING

@@ -1,0 +1,125 @@
+"""Waits for mbarriers, and questions to the states that arrivals return (PTX ISA 9.7.13.15.16 and .17)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from mlagen.sim.access import all_lanes, lane_values
+from mlagen.sim.hardware import Waitable
+from mlagen.sim.mbarrier import TIMED_OUT, pending_of
+from mlagen.sim.mbarrier_form import SCOPES, addressed, modifiers
+from mlagen.sim.strong import fences_of
+
+if TYPE_CHECKING:
+    from mlagen.sim.hardware import Binder, Cta, Decoder, Handler, Path
+    from mlagen.sim.mbarrier import MBarrier
+    from mlagen.sim.ptx import Instruction
+    from mlagen.sim.report import Site
+
+_WAIT = frozenset({"b64", "parity", "acquire", "relaxed"}) | SCOPES
+
+
+class _AnyBarrier(Waitable):
+    """The barriers that lanes of one path wait for: it goes on when one of them changes."""
+
+    __slots__ = ("_barriers",)
+
+    def __init__(self, barriers: list[MBarrier]) -> None:
+        super().__init__()
+        self._barriers = barriers
+        for barrier in barriers:
+            barrier.followers.append(self)
+
+    def describe(self, path: Path) -> str:
+        """All of them."""
+        return ", or ".join(barrier.describe(path) for barrier in self._barriers)
+
+
+def decode_wait(instruction: Instruction, bind: Binder) -> Handler:
+    """`mbarrier.try_wait` and `test_wait`, by parity or by an arrival's state.
+
+    Where the answer is false in all lanes, the path waits until a barrier changes: a kernel asks again anyway. The
+    machine lets a wait time out when nobody else can go on; a kernel that only had a look is then told that it is
+    not true yet.
+    """
+    words = modifiers(instruction, _WAIT, skip=2)
+    result, address, phase = instruction.operands[:3]  # a time hint means nothing here
+    find = addressed(bind, address)
+    write = bind.writer(result, "pred")
+    by_parity, relaxed = "parity" in words, "relaxed" in words
+    phases = bind.reader(phase, "u32" if by_parity else "u64")
+
+    def wait(path: Path) -> Waitable | None:
+        site = path.warp.cta.simulation.findings.site(path, instruction)
+        asked = [int(value) for value in lane_values(phases(path), path).tolist()]
+        barriers = _barriers_of(path, find(path), site)
+        answers = {
+            (barrier, value): barrier.test(value) if by_parity else barrier.test_token(value)
+            for barrier, value in zip(barriers, asked, strict=True)
+            if barrier is not None
+        }
+        ended = [barrier for (barrier, _), answer in answers.items() if answer]
+        if answers and not ended and path.pending != TIMED_OUT:
+            path.pending = asked[0]
+            waited = list(dict.fromkeys(barrier for barrier, _ in answers))
+            return waited[0] if len(waited) == 1 else _AnyBarrier(waited)
+        for barrier in dict.fromkeys(ended):
+            _observe(path, barrier, site, relaxed=relaxed)
+        # Where there is no barrier, which has been reported, nobody waits.
+        seen = [
+            barrier is None or answers[barrier, value]
+            for barrier, value in zip(barriers, asked, strict=True)
+        ]
+        write(path, np.True_ if all(seen) else all_lanes(np.array(seen), path))
+        return None
+
+    return wait
+
+
+def _barriers_of(path: Path, places: list[tuple[Cta, int]], site: Site) -> list[MBarrier | None]:
+    """The barrier of each lane; None after reporting that there is none."""
+    found: dict[tuple[int, int], MBarrier | None] = {}
+    cta = path.warp.cta
+    for owner, address in places:
+        if (owner.rank, address) in found:
+            continue
+        if owner is not cta:
+            cta.simulation.findings.add(
+                "mbarrier-remote-wait", "only a CTA's own mbarriers can be waited for", site
+            )
+        found[owner.rank, address] = owner.barriers.at(address, path, site)
+    return [found[owner.rank, address] for owner, address in places]
+
+
+def _observe(path: Path, barrier: MBarrier, site: Site, *, relaxed: bool) -> None:
+    """A warp has seen a phase end: it learns what the arrivals have handed over, a relaxed wait at its next fence."""
+    warp = path.warp
+    barrier.note_seen(warp)
+    barrier.note_user(warp, site)
+    if relaxed:
+        fences = fences_of(warp)
+        fences.seen = fences.seen | barrier.completed
+    else:
+        warp.cta.simulation.order.acquire(warp, barrier.completed)
+
+
+def decode_pending_count(instruction: Instruction, bind: Binder) -> Handler:
+    """`mbarrier.pending_count`: of the state that an arrival has returned."""
+    modifiers(instruction, frozenset({"b64"}), skip=2)
+    write = bind.writer(instruction.operands[0], "u32")
+    states = bind.reader(instruction.operands[1], "u64")
+
+    def count(path: Path) -> None:
+        counts = [pending_of(int(state)) for state in lane_values(states(path), path).tolist()]
+        write(path, all_lanes(np.array(counts, dtype=np.uint32), path))
+
+    return count
+
+
+DECODERS: dict[str, Decoder] = {
+    "mbarrier.try_wait": decode_wait,
+    "mbarrier.test_wait": decode_wait,
+    "mbarrier.pending_count": decode_pending_count,
+}

@@ -279,7 +279,8 @@ __device__ __forceinline__ void commit_pair(u32 bar) {
 MULTICAST = """
 __device__ __forceinline__ void load_both(u32 to, const TensorMap* map, int x, int y, u32 bar) {
   asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster"
-               " [%0], [%1, {%2, %3}], [%4], %5;" :: "r"(to), "l"(map), "r"(x), "r"(y), "r"(bar), "h"((u16)3) : "memory");
+               " [%0], [%1, {%2, %3}], [%4], %5;" :: "r"(to), "l"(map), "r"(x), "r"(y), "r"(bar), "h"((u16)3)
+               : "memory");
 }
 extern "C" __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(128, 1)
 multicast(const __grid_constant__ TensorMap a_map, const __grid_constant__ TensorMap b_map, float* out, int panels) {
@@ -307,8 +308,8 @@ multicast(const __grid_constant__ TensorMap a_map, const __grid_constant__ Tenso
         after();
         for (int step = 0; step < 4; ++step)
           multiply<1>(tensor, k_major(a) + 2 * step, k_major(b) + 2 * step, 0x8200490, p | step);
-        asm volatile("tcgen05.commit.cta_group::1.mbarrier::arrive::one.shared::cluster.multicast::cluster.b64 [%0], %1;"
-                     :: "r"(empty), "h"((u16)3) : "memory");
+        asm volatile("tcgen05.commit.cta_group::1.mbarrier::arrive::one.shared::cluster.multicast::cluster.b64"
+                     " [%0], %1;" :: "r"(empty), "h"((u16)3) : "memory");
       }
       commit(done);
     }

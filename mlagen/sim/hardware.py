@@ -182,7 +182,7 @@ class Warp(Actor):
         paths: Its live paths, ascending in `pc`; one while the warp is converged, none when all lanes have returned.
         alive: Lanes that have not returned.
         ready: Whether a path can run; kept by the machine.
-        rows_dirty: 32-bit rows that ordinary code has written (a bitset); `wgmma.fence` clears them.
+        rows_dirty: 32-bit rows that ordinary code has accessed (a bitset); `wgmma.fence` clears them.
         rows_pending: Rows that a product in flight will write: the machine reports whoever reads or writes them.
         rows_lent: Rows that a product in flight still reads: the machine reports whoever writes them.
         units: What a unit keeps for this warp (open copy groups, products in flight), under the unit's name.

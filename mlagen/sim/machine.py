@@ -9,8 +9,10 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING
 
-from mlagen.sim.deadlock import describe_deadlock
+from mlagen.sim.barrier import lanes_ended
+from mlagen.sim.deadlock import describe_deadlock, report_stale_waits
 from mlagen.sim.hardware import ALL_LANES, WARPS_OF_WARPGROUP, Warp
+from mlagen.sim.mbarrier_wait import WAITS, time_out
 from mlagen.sim.paths import (
     held_before_segment,
     next_path,
@@ -34,6 +36,8 @@ if TYPE_CHECKING:
 _TURN = 32
 # How often those who poll memory may look again although nobody has done anything else.
 _MOST_FRUITLESS_POLLS = 1000
+# How often all waits for mbarriers may time out in a run.
+_MOST_TIMEOUTS = 10_000
 
 
 class Warpgroup:
@@ -84,6 +88,7 @@ class Machine:
         self._live: dict[Cta, int] = {}
         self._released: set[Path] = set()
         self._fruitless_polls = 0
+        self._timeouts = 0
         self._failed = False
         instructions = program.function.instructions
         self._tracks_rows = any(
@@ -183,6 +188,11 @@ class Machine:
             if path.waiting_on is not None and path.polled is not None
         ]
         self._fruitless_polls += 1
+        if self._fruitless_polls == 1 and self._timeouts < _MOST_TIMEOUTS:
+            self._timeouts += 1
+            if time_out(self._groups):
+                self._wake()
+                return True
         if polled and self._fruitless_polls <= _MOST_FRUITLESS_POLLS:
             for place in polled:
                 place.wake()
@@ -190,6 +200,7 @@ class Machine:
             return True
         text = describe_deadlock(self._groups, self._program)
         self._simulation.findings.add("deadlock", text)
+        report_stale_waits(self._groups, self._program)
         self._failed = True
         return False
 
@@ -302,7 +313,7 @@ class Machine:
             return True
         recorder.instructions += 1
         recorder.executed(path, step.instruction, "run")
-        if path.polled is None:
+        if path.polled is None and not step.instruction.opcode.startswith(WAITS):
             self._fruitless_polls = 0
         path.pending = None
         path.pc += 1
@@ -320,6 +331,8 @@ class Machine:
         path.mask &= ~lanes
         path.pc += 1
         warp.alive &= ~lanes
+        if lanes:
+            lanes_ended(warp)
         if path.mask:
             return False
         warp.paths.remove(path)
@@ -340,7 +353,7 @@ class Machine:
 
     def _touch(self, warp: Warp, path: Path, touched: Touched) -> None:
         """Keep account of registers that products in flight must not share."""
-        warp.rows_dirty |= touched.writes
+        warp.rows_dirty |= touched.reads | touched.writes
         if not (warp.rows_pending or warp.rows_lent):
             return
         wrong = (

@@ -387,6 +387,9 @@ def test_the_rules_kept() -> None:
 def test_a_fence_is_missing() -> None:
     assert run(FILL + ZERO + PUBLISH + product() + COMMIT + WAIT) == ["wgmma-fence"]
     assert run(FILL + PUBLISH + FENCE + ZERO + product() + COMMIT + WAIT) == ["wgmma-fence"]
+    # To have read an accumulator is enough.
+    read = "add.f32 %d100, %d3, %d3;\n"
+    assert run(FILL + ZERO + PUBLISH + FENCE + read + product() + COMMIT + WAIT) == ["wgmma-fence"]
     a = "{%a0, %a1, %a2, %a3}"
     code = "".join(f"mov.b32 %a{number}, 0;\n" for number in range(4))
     begin = FILL + ZERO + PUBLISH

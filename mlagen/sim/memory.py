@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from mlagen.sim import atomics, cp_async, load_store, matrix_move, register_pool, strong
+from mlagen.sim import (
+    atomics,
+    cp_async,
+    load_store,
+    matrix_move,
+    register_pool,
+    st_async,
+    strong,
+)
 from mlagen.sim.global_memory import Buffer, GlobalMemory
 from mlagen.sim.shared_memory import POISON, SharedMemory
 from mlagen.sim.windows import (
@@ -44,6 +52,7 @@ DECODERS: dict[str, Decoder] = {
     **atomics.DECODERS,
     **strong.DECODERS,
     **cp_async.DECODERS,
+    **st_async.DECODERS,
     **register_pool.DECODERS,
 }
 ALIGNED = matrix_move.ALIGNED | register_pool.ALIGNED

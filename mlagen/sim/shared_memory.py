@@ -192,6 +192,10 @@ class SharedMemory:
 
     def check_lanes(self, addresses: NDArray[np.int64], size: int, site: Site) -> bool:
         """Bounds, alignment and barriers of lanes; False after reporting."""
+        if self.cta.has_ended:
+            text = f"cta {self.cta.number} has ended, and its shared memory is gone"
+            self.cta.simulation.findings.add("exited-cta", text, site)
+            return False
         first, last = int(addresses.min()), int(addresses.max())
         if not (self.check_range(first, size, site) and self.check_range(last, size, site)):
             return False

@@ -7,9 +7,8 @@ result, the *first* goes to the high half.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import ml_dtypes
 import numpy as np
@@ -17,6 +16,9 @@ from numpy.typing import NDArray
 
 from mlagen.errors import UnsupportedPtxError
 from mlagen.sim import numerics
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 Array = NDArray[Any]  # Any: of whatever type the caller's view has
 
@@ -113,7 +115,7 @@ def find_conversion(opcode: str, sources: int) -> Conversion:
     raise UnsupportedPtxError(f"conversion {opcode}")
 
 
-def _integer_to_integer(result: str, source: str, saturate: bool) -> Callable[..., None]:  # noqa: FBT001
+def _integer_to_integer(result: str, source: str, saturate: bool) -> Callable[..., None]:
     wanted, given = INTEGER_TYPES[result], INTEGER_TYPES[source]
     limits = np.iinfo(wanted)
     low, high = max(limits.min, np.iinfo(given).min), min(limits.max, np.iinfo(given).max)
@@ -127,7 +129,7 @@ def _integer_to_integer(result: str, source: str, saturate: bool) -> Callable[..
     return call
 
 
-def _float_to_integer(result: str, source: str, mode: str, flush: bool) -> Callable[..., None]:  # noqa: FBT001
+def _float_to_integer(result: str, source: str, mode: str, flush: bool) -> Callable[..., None]:
     """Out-of-range values are clamped; NaN gives 0, or the top bit alone if 64 bits are involved."""
     wanted, integral = INTEGER_TYPES[result], _INTEGRAL[mode]
     limits = np.iinfo(wanted)
@@ -150,7 +152,7 @@ def _float_to_integer(result: str, source: str, mode: str, flush: bool) -> Calla
     return call
 
 
-def _integer_to_float(source: str, mode: str, saturate: bool) -> Callable[..., None]:  # noqa: FBT001
+def _integer_to_float(source: str, mode: str, saturate: bool) -> Callable[..., None]:
     given = INTEGER_TYPES[source]
 
     def call(a: Array, out: Array) -> None:

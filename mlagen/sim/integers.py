@@ -287,10 +287,11 @@ def permute_bytes(mode: str) -> Call:
         both = b.astype(np.uint64) << np.uint64(32) | a
         result = np.zeros(out.shape, np.uint32)
         for place in range(4):
-            if table is None:
-                selector = c >> np.uint32(4 * place) & np.uint32(15)
-            else:
-                selector = table[c & np.uint32(3), place]
+            selector = (
+                c >> np.uint32(4 * place) & np.uint32(15)
+                if table is None
+                else table[c & np.uint32(3), place]
+            )
             byte = (both >> (np.uint64(8) * (selector & np.uint32(7))) & np.uint64(255)).astype(
                 np.uint32
             )

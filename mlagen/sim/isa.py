@@ -7,20 +7,15 @@ change the result in the same way everywhere (`.ftz`, `.sat`, rounding) are appl
 from __future__ import annotations
 
 import functools
-import importlib
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from mlagen.errors import UnsupportedPtxError
-from mlagen.sim import integers, lanes, numerics
+from mlagen.sim import choices, integers, lanes, numerics
 from mlagen.sim.conversions import find_conversion
-
-if TYPE_CHECKING:
-    from mlagen.sim.hardware import Decoder
-    from mlagen.sim.ptx import Function
 
 Call = Callable[..., Any]  # a NumPy ufunc, or a function of this package: sources, then results
 
@@ -69,6 +64,7 @@ BITS = "b16 b32 b64"
 HALVES = "f16 f16x2 bf16 bf16x2"
 FLOATS = f"f32 f64 f32x2 {HALVES}"
 ARITHMETIC_MODIFIERS = "rn rz rm rp ftz sat"
+_LANE_OPCODES = frozenset({"shfl", "vote", "activemask", "match", "redux"})
 _DIRECTED = ("rz", "rm", "rp")
 _COMPARISONS: dict[str, Call] = {
     "eq": np.equal,
@@ -84,33 +80,51 @@ _COMPARISONS: dict[str, Call] = {
 }
 
 
-@functools.cache
-def _rows() -> dict[str, list[_Row]]:
-    """The table. Signatures: results, `=`, sources; `t` is the opcode's type, `w` twice as wide, `u` u32, `p` pred."""
-    rows: dict[str, list[_Row]] = {}
+class _Table:
+    """Rows by opcode.
+
+    Signatures: results, `=`, sources; `t` is the opcode's type, `w` one twice as wide, `b` bits of its width, `u` u32,
+    `p` a predicate.
+    """
+
+    def __init__(self) -> None:
+        self.rows: dict[str, list[_Row]] = {}
 
     def row(
+        self,
         name: str,
         types: str,
         signature: str,
         call: Call | None,
         modifiers: str = "",
         *,
-        crosses_lanes: bool = False,
         chain: Call | None = None,
         make: Maker | None = None,
     ) -> None:
+        """Add an opcode; some have several rows, by types and number of sources."""
         entry = _Row(
             frozenset(types.split()),
             signature,
             call,
             frozenset(modifiers.split()),
-            crosses_lanes,
-            chain,
-            make,
+            crosses_lanes=name.partition(".")[0] in _LANE_OPCODES,
+            chain=chain,
+            make=make,
         )
-        rows.setdefault(name, []).append(entry)
+        self.rows.setdefault(name, []).append(entry)
 
+
+@functools.cache
+def _rows() -> dict[str, list[_Row]]:
+    table = _Table()
+    _add_integers(table.row)
+    _add_floats(table.row)
+    _add_choices(table.row)
+    _add_lane_crossing(table.row)
+    return table.rows
+
+
+def _add_integers(row: Callable[..., None]) -> None:
     row("add", f"{INTEGERS} {PACKED_INTEGERS}", "t=tt", np.add)
     row("sub", f"{INTEGERS} {PACKED_INTEGERS}", "t=tt", np.subtract)
     row("add.sat", "s32", "t=tt", integers.saturating(np.add))
@@ -158,6 +172,8 @@ def _rows() -> dict[str, list[_Row]]:
     for mode in ("f4e", "b4e", "rc8", "ecl", "ecr", "rc16"):
         row(f"prmt.{mode}", "b32", "t=ttt", integers.permute_bytes(mode))
 
+
+def _add_floats(row: Callable[..., None]) -> None:
     row("add", FLOATS, "t=tt", np.add, ARITHMETIC_MODIFIERS, chain=numerics.sum_of_rows)
     row("sub", FLOATS, "t=tt", np.subtract, ARITHMETIC_MODIFIERS)
     row("mul", FLOATS, "t=tt", np.multiply, ARITHMETIC_MODIFIERS)
@@ -185,43 +201,46 @@ def _rows() -> dict[str, list[_Row]]:
     row("ex2.approx.ftz", "f32", "t=t", numerics.ex2_ftz_f32)
     row("ex2.approx", HALVES, "t=t", numerics.through_f64(np.exp2), "ftz")
     row("tanh.approx", f"f32 {HALVES}", "t=t", numerics.through_f64(np.tanh))
-    row("copysign", "f32 f64", "t=tt", numerics.copy_sign)
+    row("copysign", "f32 f64", "t=tt", choices.copy_sign)
     for name, ufunc in (("min", np.fmin), ("max", np.fmax)):
         make = functools.partial(_make_extreme, ufunc)
-        chain = functools.partial(numerics.extreme_of_rows, ufunc)
+        chain = functools.partial(choices.extreme_of_rows, ufunc)
         row(name, f"f32 f64 {HALVES}", "t=tt", None, "ftz NaN xorsign abs", make=make, chain=chain)
         row(name, "f32", "t=ttt", None, "ftz NaN abs", make=make)
-    for name, test in numerics.TESTS.items():
+    for name, test in choices.TESTS.items():
         row(f"testp.{name}", "f32 f64", "p=t", test)
 
+
+def _add_choices(row: Callable[..., None]) -> None:
     for name, compare in _COMPARISONS.items():
         row(f"setp.{name}", f"{INTEGERS} {BITS}", "p=tt", compare)
-    for name, compare in (_COMPARISONS | numerics.COMPARISONS).items():
+    for name, compare in (_COMPARISONS | choices.COMPARISONS).items():
         row(f"setp.{name}", f"f32 f64 {HALVES}", "p=tt", compare, "ftz")
-    row("selp", f"{INTEGERS} {BITS} f32 f64", "b=bbp", numerics.select)
-    row("mov", f"{INTEGERS} {BITS} f32 f64 f16 bf16 f16x2 bf16x2", "b=b", numerics.copy)
-    row("mov", "pred", "t=t", numerics.copy)
+    row("selp", f"{INTEGERS} {BITS} f32 f64", "b=bbp", choices.select)
+    row("mov", f"{INTEGERS} {BITS} f32 f64 f16 bf16 f16x2 bf16x2", "b=b", choices.copy)
+    row("mov", "pred", "t=t", choices.copy)
 
+
+def _add_lane_crossing(row: Callable[..., None]) -> None:
     for mode in ("idx", "up", "down", "bfly"):
-        row(f"shfl.sync.{mode}", "b32", "tp=tuuu", lanes.shuffle(mode), crosses_lanes=True)
+        row(f"shfl.sync.{mode}", "b32", "tp=tuuu", lanes.shuffle(mode))
     for mode in ("all", "any", "uni"):
-        row(f"vote.sync.{mode}", "pred", "t=tu", lanes.vote(mode), crosses_lanes=True)
-    row("vote.sync.ballot", "b32", "t=pu", lanes.vote("ballot"), crosses_lanes=True)
-    row("activemask", "b32", "t=", lanes.active_mask, crosses_lanes=True)
-    row("match.any.sync", "b32 b64", "u=tu", lanes.match_any, crosses_lanes=True)
-    row("match.all.sync", "b32 b64", "up=tu", lanes.match_all, crosses_lanes=True)
+        row(f"vote.sync.{mode}", "pred", "t=tu", lanes.vote(mode))
+    row("vote.sync.ballot", "b32", "t=pu", lanes.vote("ballot"))
+    row("activemask", "b32", "t=", lanes.active_mask)
+    row("match.any.sync", "b32 b64", "u=tu", lanes.match_any)
+    row("match.all.sync", "b32 b64", "up=tu", lanes.match_all)
     for name in ("add", "min", "max"):
-        row(f"redux.sync.{name}", "u32 s32", "t=tu", lanes.reduce(name), crosses_lanes=True)
+        row(f"redux.sync.{name}", "u32 s32", "t=tu", lanes.reduce(name))
     for name in ("and", "or", "xor"):
-        row(f"redux.sync.{name}", "b32", "t=tu", lanes.reduce(name), crosses_lanes=True)
+        row(f"redux.sync.{name}", "b32", "t=tu", lanes.reduce(name))
     for name in ("min", "max"):
         make = functools.partial(_make_reduction, name)
-        row(f"redux.sync.{name}", "f32", "t=tu", None, "abs NaN", crosses_lanes=True, make=make)
-    return rows
+        row(f"redux.sync.{name}", "f32", "t=tu", None, "abs NaN", make=make)
 
 
 def _make_extreme(ufunc: np.ufunc, modifiers: frozenset[str]) -> Call:
-    return numerics.extreme(ufunc, nan="NaN" in modifiers, magnitude="abs" in modifiers)
+    return choices.extreme(ufunc, nan="NaN" in modifiers, magnitude="abs" in modifiers)
 
 
 def _make_reduction(name: str, modifiers: frozenset[str]) -> Call:
@@ -296,55 +315,3 @@ def _instance(name: str, row: _Row, type_name: str, modifiers: frozenset[str]) -
         call = numerics.relu(call)
     chain = row.chain if modifiers <= {"rn"} and type_name in ("f32", "f32x2") else None
     return Alu(call, sources, results, row.crosses_lanes, row.crosses_lanes, chain)
-
-
-# Opcodes that change nothing that a kernel can see.
-NO_EFFECT = (
-    "prefetch",
-    "prefetchu",
-    "nanosleep",
-    "griddepcontrol",
-    "discard",
-    "applypriority",
-    "cp.async.bulk.prefetch",
-    "pmevent",
-    "brkpt",
-)
-
-
-@functools.cache
-def _units() -> tuple[Any, ...]:
-    units = []
-    for name in ("memory", "barrier", "tma", "wgmma", "tcgen05"):
-        try:
-            units.append(importlib.import_module(f"mlagen.sim.{name}"))
-        except ImportError:
-            continue
-    return tuple(units)
-
-
-@functools.cache
-def find_unit(opcode: str) -> tuple[Decoder, bool]:
-    """Who executes an opcode that others can notice, and whether all live lanes must do so together.
-
-    Raises:
-        UnsupportedPtxError: Nobody does.
-    """
-    parts = opcode.split(".")
-    prefixes = [".".join(parts[:length]) for length in range(len(parts), 0, -1)]
-    for prefix in prefixes:
-        for unit in _units():
-            if prefix in unit.DECODERS:
-                return unit.DECODERS[prefix], not unit.ALIGNED.isdisjoint(prefixes)
-    raise UnsupportedPtxError("no unit executes it")
-
-
-def check_function(function: Function) -> None:
-    """Ask the units about a kernel as a whole.
-
-    Raises:
-        UnsupportedPtxError: Instructions that are known do not go together.
-    """
-    for unit in _units():
-        if hasattr(unit, "check_function"):
-            unit.check_function(function)

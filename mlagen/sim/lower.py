@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
 
 from mlagen.errors import PtxError, UnsupportedPtxError
-from mlagen.sim import windows
 from mlagen.sim.constants import with_constants
 from mlagen.sim.fuse import Group, fuse
-from mlagen.sim.isa import NO_EFFECT, check_function, find_unit
 from mlagen.sim.operands import OperandBinder
 from mlagen.sim.program import Branch, Exit, Guard, IndexedBranch, Nothing, Program, Step, Visible
 from mlagen.sim.ptx import (
@@ -29,9 +26,8 @@ from mlagen.sim.ptx import (
 from mlagen.sim.rows import RowTable, SegmentRows
 from mlagen.sim.segment import Segment, Touched
 from mlagen.sim.translate import MicroOp, halves, is_alu, translate
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
+from mlagen.sim.units import NO_EFFECT, check_function, find_unit
+from mlagen.sim.variables import Placement
 
 _CONTROL = frozenset({"bra", "brx", "ret", "exit", "trap", "call"})
 # Whose first operand is a source although it is a register.
@@ -89,9 +85,8 @@ class _Lowering:
         self._function = function
         self._instructions = function.instructions
         self._errors: dict[str, tuple[int, int]] = {}
-        self._layout = _SharedLayout(module, function)
-        self._addresses = _addresses(module, function, self._layout)
-        self._table = RowTable(self._addresses)
+        self._placement = Placement(module, function)
+        self._table = RowTable(self._placement.addresses)
         self._home: dict[
             Register, int
         ] = {}  # its only segment, by first pc; -1 if it has no single one
@@ -101,7 +96,9 @@ class _Lowering:
         stretches = self._stretches()
         visible = [one for one in self._instructions if _is_visible(one)]
         elsewhere = [register for one in visible for register in _registers(one.operands)]
-        operations = with_constants([one.operations for one in stretches], elsewhere, self._addresses)
+        operations = with_constants(
+            [one.operations for one in stretches], elsewhere, self._placement.addresses
+        )
         for stretch, rewritten in zip(stretches, operations, strict=True):
             stretch.operations = rewritten
         self._find_homes(stretches, visible)
@@ -140,7 +137,13 @@ class _Lowering:
     ) -> Program:
         function = self._function
         last = Instruction(
-            len(steps), "exit", (), None, steps and self._instructions[-1].line or 0, None, "exit;"
+            len(steps),
+            "exit",
+            (),
+            None,
+            (steps and self._instructions[-1].line) or 0,
+            None,
+            "exit;",
         )
         return Program(
             module=self._module,
@@ -150,11 +153,10 @@ class _Lowering:
             row_counts=dict(self._table.counts),
             scratch_counts=scratch,
             specials=tuple(self._table.specials),
-            static_shared_bytes=self._layout.static_bytes,
-            dynamic_shared_base=self._layout.dynamic_base,
-            local_bytes=_end_of(
-                variable for variable in function.variables if variable.space == "local"
-            ),
+            static_shared_bytes=self._placement.static_shared_bytes,
+            dynamic_shared_base=self._placement.dynamic_shared_base,
+            local_bytes=self._placement.local_bytes,
+            shared_addresses=self._placement.shared_addresses,
             globals=tuple(
                 name for name, one in self._module.variables.items() if one.space == "global"
             ),
@@ -329,38 +331,6 @@ class _Lowering:
         return Visible(
             instruction, handler, aligned, self._guard(instruction), Touched(reads, writes)
         )
-
-
-class _SharedLayout:
-    """Where shared variables lie: those with a size first, `extern` arrays behind them."""
-
-    def __init__(self, module: Module, function: Function) -> None:
-        shared = [
-            one
-            for one in (*module.variables.values(), *function.variables)
-            if one.space == "shared"
-        ]
-        self.static_bytes = _end_of(one for one in shared if one.size)
-        align = max([16, *(one.align for one in shared if one.size == 0)])
-        end = windows.SHARED_BASE + self.static_bytes
-        self.dynamic_base = -(-end // align) * align
-        self.addresses = {
-            one.name: windows.SHARED_BASE + one.offset if one.size else self.dynamic_base
-            for one in shared
-        }
-
-
-def _addresses(module: Module, function: Function, layout: _SharedLayout) -> dict[str, int]:
-    """Addresses of variables that are known before the launch, in their own state spaces."""
-    addresses = dict(layout.addresses)
-    for variable in (*module.variables.values(), *function.variables, *function.parameters):
-        if variable.space in ("const", "local", "param"):
-            addresses[variable.name] = variable.offset
-    return addresses
-
-
-def _end_of(variables: Iterator[object]) -> int:
-    return max((one.offset + one.size for one in variables), default=0)  # type: ignore[attr-defined]
 
 
 def _is_visible(instruction: Instruction) -> bool:

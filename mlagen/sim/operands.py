@@ -96,7 +96,9 @@ class OperandBinder:
 
     def address(self, operand: Operand) -> Reader:
         """`[register+offset]`, `[symbol+offset]` or `[immediate]` as uint64 addresses in the operand's state space."""
-        base, offset = (operand.base, operand.offset) if isinstance(operand, Address) else (operand, 0)
+        base, offset = (
+            (operand.base, operand.offset) if isinstance(operand, Address) else (operand, 0)
+        )
         kind = "u32" if isinstance(base, Register) and base.kind == "b32" else "u64"
         read = self.reader(base, kind)
         added = np.uint64(offset & (1 << 64) - 1)
@@ -124,6 +126,10 @@ class OperandBinder:
             values = read(path)
             if not values.ndim:
                 return int(values)
+            if path.mask == ALL_LANES:  # the usual case, ten times as fast
+                bits = values.tobytes()
+                if bits == bits[: values.itemsize] * LANES:
+                    return int(values.item(0))
             first = values[path.first_lane]
             if path.mask & (path.mask - 1) and (values[lane_numbers(path.mask)] != first).any():
                 findings = path.warp.cta.simulation.findings

@@ -3,73 +3,43 @@
 from __future__ import annotations
 
 import bisect
+import math
 import re
-import struct
 from dataclasses import dataclass, field, replace
 
 from mlagen.errors import PtxError
-from mlagen.sim.ptx import (
-    Address,
-    Function,
-    Immediate,
-    Instruction,
-    Label,
-    Module,
-    Negated,
-    Operand,
-    Pair,
-    Register,
-    RegisterKind,
-    Sink,
-    Special,
-    Symbol,
-    Variable,
-    Vector,
-)
+from mlagen.sim.literals import bytes_of, element_bits, parse_immediate, parse_integer
+from mlagen.sim.ptx import Function, Instruction, Module, Symbol, Variable
+from mlagen.sim.scope import NAME, OperandError, Scope, parse_operands
 
 _COMMENT = re.compile(r'"[^"\n]*"|//[^\n]*|/\*.*?\*/', re.DOTALL)
-_NAME = r"[A-Za-z_$%][\w$]*"
 _STATEMENT = re.compile(
     rf"""\s*(?:
       \.loc\s+\d+\s+(?P<loc>\d+)[^\n]*
     | \.(?P<directive>\w+)
     | (?P<brace>[{{}}])
-    | (?P<label>{_NAME})\s*:(?!:)
-    | (?:@(?P<negated>!?)\s*(?P<guard>{_NAME})\s+)?(?P<opcode>[a-z][\w.:]*)\s*(?P<operands>[^;]*);
+    | (?P<label>{NAME})\s*:(?!:)
+    | (?:@(?P<negated>!?)\s*(?P<guard>{NAME})\s+)?(?P<opcode>[a-z][\w.:]*)\s*(?P<operands>[^;]*);
     | (?P<end>\Z)
     )""",
     re.VERBOSE,
 )
-_TOKEN = re.compile(
-    r"\s*([%$A-Za-z_][\w$]*(?:\.[xyzw]\b)?|-?\d[\w.]*(?:[eE][-+]?\d+)?|[\[\]{}()|!,+-])"
-)
-_NUMBER = re.compile(r"-?(?:0[fF][0-9a-fA-F]{8}|0[dD][0-9a-fA-F]{16}|0[xX][0-9a-fA-F]+U?|\d+U?)\Z")
-_DECIMAL_FLOAT = re.compile(r"-?\d+\.\d*(?:[eE][-+]?\d+)?\Z|-?\d+[eE][-+]?\d+\Z")
 _VARIABLE = re.compile(
     rf"""\s*(?:\.align\s+(?P<align>\d+)\s*|\.(?P<vector>v[24])\b\s*|\.attribute\s*\([^)]*\)\s*
     |\.ptr\b\s*(?:\.(?:global|shared|const|local|param)\b\s*)?(?:\.align\s+\d+\s*)?
     |\.(?P<type>[busf]\d+(?:x2)?|pred|texref|samplerref|surfref)\b\s*)+
-    (?P<name>{_NAME})\s*(?P<dims>(?:\[[^\]]*\]\s*)*)(?:=\s*(?P<data>.*))?\Z""",
+    (?P<name>{NAME})\s*(?P<dims>(?:\[[^\]]*\]\s*)*)(?:=\s*(?P<data>.*))?\Z""",
     re.VERBOSE | re.DOTALL,
 )
-_RANGE = re.compile(rf"({_NAME})\s*<\s*(\d+)\s*>\Z")
+_FUNCTION = re.compile(
+    rf"""\s*(?:\((?P<results>[^)]*)\))?\s*(?P<name>{NAME})\s*(?:\((?P<parameters>[^)]*)\))?(?P<rest>.*)""",
+    re.DOTALL,
+)
+_LIMIT = re.compile(r"\.(\w+)\s+(\d+(?:\s*,\s*\d+)*)")
+_LIST_OF_TARGETS = re.compile(r"\s*\.(branchtargets|calltargets|callprototype)\b([^;]*);")
 _DIRECTIVES_OF_A_LINE = frozenset({"version", "target", "address_size", "file"})
+_LINKAGE = frozenset({"visible", "extern", "weak", "common"})
 _SPACES = frozenset({"param", "shared", "global", "const", "local"})
-
-_KINDS: dict[str, RegisterKind] = {
-    "pred": "pred", "b8": "b16", "u8": "b16", "s8": "b16", "b16": "b16", "u16": "b16", "s16": "b16",
-    "f16": "b16", "bf16": "b16", "b32": "b32", "u32": "b32", "s32": "b32", "f32": "b32", "f16x2": "b32",
-    "bf16x2": "b32", "b64": "b64", "u64": "b64", "s64": "b64", "f64": "b64", "b128": "b128",
-}  # fmt: skip
-_ROWS = {"b128": 2}
-
-_SPECIALS = frozenset(
-    """tid ntid ctaid nctaid clusterid nclusterid cluster_ctaid cluster_nctaid cluster_ctarank cluster_nctarank
-    is_explicit_cluster laneid warpid nwarpid smid nsmid gridid lanemask_eq lanemask_le lanemask_lt lanemask_ge
-    lanemask_gt clock clock_hi clock64 globaltimer globaltimer_lo globaltimer_hi dynamic_smem_size total_smem_size
-    aggr_smem_size reserved_smem_offset_begin reserved_smem_offset_end reserved_smem_offset_cap current_graph_exec
-    """.split()
-) | {f"envreg{number}" for number in range(32)}
 
 
 def parse(text: str) -> Module:
@@ -81,33 +51,21 @@ def parse(text: str) -> Module:
     return _Parser(text).module()
 
 
-class _Scope:
-    """What `{}` encloses: names that hide those outside."""
-
-    __slots__ = ("labels", "parent", "ranges", "registers", "targets")
-
-    def __init__(self, parent: _Scope | None) -> None:
-        self.parent = parent
-        self.registers: dict[str, Register] = {}
-        self.ranges: dict[str, tuple[RegisterKind, int]] = {}
-        self.labels: dict[str, int] = {}
-        self.targets: dict[str, tuple[str, ...]] = {}
-
-
 @dataclass(slots=True)
 class _Body:
     """A function while it is read."""
 
-    scope: _Scope
-    line: int = 0
+    rows: dict[str, int]
+    scope: Scope
     instructions: list[Instruction] = field(default_factory=list)
-    scopes: list[_Scope] = field(default_factory=list)
+    scopes: list[Scope] = field(default_factory=list)
     variables: list[Variable] = field(default_factory=list)
-    rows: dict[str, int] = field(
-        default_factory=lambda: dict.fromkeys(("pred", "b16", "b32", "b64"), 0)
-    )
-    depth: int = 0
     source_line: int | None = None
+
+
+def _new_body() -> _Body:
+    rows = dict.fromkeys(("pred", "b16", "b32", "b64"), 0)
+    return _Body(rows, Scope(None, rows))
 
 
 class _Parser:
@@ -120,7 +78,7 @@ class _Parser:
         self._offsets: dict[str, int] = {}
         self._variables: dict[str, Variable] = {}
         self._functions: dict[str, Function] = {}
-        self._body = _Body(_Scope(None))
+        self._body = _new_body()
 
     # --- Module level
 
@@ -131,37 +89,35 @@ class _Parser:
             if statement["end"] is not None:
                 return Module(version, target, self._functions, self._variables)
             directive = statement["directive"]
-            if statement["loc"] is not None:
-                continue
-            if directive is None:
-                raise self._error(f"unexpected {statement[0].strip()[:40]!r} outside of a function")
             if directive == "version":
                 major, _, minor = self._rest_of_line().strip().partition(".")
                 version = (int(major), int(minor))
             elif directive == "target":
                 target = self._rest_of_line().split(",")[0].strip()
-            elif directive in _DIRECTIVES_OF_A_LINE:
-                self._rest_of_line()
-            elif directive == "section":
-                self._until("}")
-            elif directive in ("entry", "func"):
-                self._function(is_entry=directive == "entry")
-            elif directive in _SPACES:
-                variable = self._variable(directive, self._until(";"))
-                self._variables[variable.name] = variable
-            elif directive in ("visible", "extern", "weak", "common"):
-                pass  # linkage: what it belongs to follows
-            else:
-                self._until(";")
+            elif directive is not None:
+                self._module_directive(directive)
+            elif statement["loc"] is None:
+                raise self._error(f"unexpected {statement[0].strip()[:40]!r} outside of a function")
+
+    def _module_directive(self, name: str) -> None:
+        if name in _DIRECTIVES_OF_A_LINE:
+            self._rest_of_line()
+        elif name == "section":
+            self._until("}")
+        elif name in ("entry", "func"):
+            self._function(is_entry=name == "entry")
+        elif name in _SPACES:
+            variable = self._variable(name, self._until(";"))
+            self._variables[variable.name] = variable
+        elif name not in _LINKAGE:
+            self._until(";")
 
     def _next(self) -> re.Match[str]:
         match = _STATEMENT.match(self._text, self._position)
         if match is None:
-            self._position += len(self._text[self._position :]) - len(
-                self._text[self._position :].lstrip()
-            )
-            rest = self._text[self._position :].split("\n", 1)[0].strip()
-            raise self._error(f"cannot read {rest[:60]!r}")
+            rest = self._text[self._position :]
+            self._position += len(rest) - len(rest.lstrip())
+            raise self._error(f"cannot read {rest.strip().splitlines()[0][:60]!r}")
         self._position = match.end()
         return match
 
@@ -175,13 +131,15 @@ class _Parser:
         )
 
     def _rest_of_line(self) -> str:
-        return self._until("\n")
+        """Up to the line's end, or the text's."""
+        start = self._position
+        stop = self._text.find("\n", start)
+        self._position = len(self._text) if stop < 0 else stop + 1
+        return self._text[start : self._position]
 
     def _until(self, end: str) -> str:
         start = self._position
         stop = self._text.find(end, start)
-        if stop < 0 and end == "\n":  # the last line
-            stop = len(self._text)
         if stop < 0:
             raise self._error(f"no {end!r} until the end of the text")
         self._position = stop + 1
@@ -192,46 +150,39 @@ class _Parser:
         match = _VARIABLE.match(text)
         if match is None or match["type"] is None:
             raise self._error(f"cannot read the variable {text.strip()[:60]!r}")
-        element = _bytes_of(match["type"]) * int((match["vector"] or "v1")[1:])
+        element = bytes_of(match["type"]) * int((match["vector"] or "v1")[1:])
         count = 1
         for dimension in re.findall(r"\[([^\]]*)\]", match["dims"]):
-            count *= _integer(dimension) if dimension.strip() else 0
+            count *= parse_integer(dimension) if dimension.strip() else 0
         data = self._data(match["data"], match["type"]) if match["data"] else b""
-        align = int(match["align"] or element)
-        if match["dims"] and not count and data:
+        if not count:
             count = len(data) // element
+        align = int(match["align"] or element)
         offset = -(-self._offsets.get(space, 0) // align) * align
         self._offsets[space] = offset + element * count
-        return Variable(
-            match["name"], space, align, element * count, offset, data.ljust(element * count, b"\0")
-        )
+        if data:
+            data = data.ljust(element * count, b"\0")
+        return Variable(match["name"], space, align, element * count, offset, data)
 
     def _data(self, text: str, kind: str) -> bytes:
-        size = _bytes_of(kind)
+        size = bytes_of(kind)
         data = bytearray()
         for item in re.findall(r"[^\s,{}]+", text):
-            value = _immediate(item)
+            value = parse_immediate(item)
             if value is None:
                 raise self._error(f"initial value {item!r} is not a number")
-            data += (_bits(value, size) & (1 << 8 * size) - 1).to_bytes(size, "little")
+            data += (element_bits(value, size) & (1 << 8 * size) - 1).to_bytes(size, "little")
         return bytes(data)
 
     # --- Functions
 
     def _function(self, *, is_entry: bool) -> None:
         start = self._position
-        stop = min(
-            p
-            for p in (self._text.find("{", start), self._text.find(";", start), len(self._text))
-            if p >= 0
-        )
+        ends = [self._text.find(end, start) for end in "{;"]
+        stop = min([end for end in ends if end >= 0], default=len(self._text))
         head = self._text[start:stop]
         self._position = stop + 1
-        match = re.match(
-            rf"\s*(?:\((?P<results>[^)]*)\))?\s*(?P<name>{_NAME})\s*(?:\((?P<parameters>[^)]*)\))?(?P<rest>.*)",
-            head,
-            re.DOTALL,
-        )
+        match = _FUNCTION.match(head)
         if match is None:
             raise self._error(f"cannot read the function {head.strip()[:60]!r}", start)
         if self._text[stop : stop + 1] != "{":
@@ -240,12 +191,12 @@ class _Parser:
         parameters = self._parameters(match["parameters"] or "")
         limits = {
             name: tuple(int(number) for number in values.split(","))
-            for name, values in re.findall(r"\.(\w+)\s+(\d+(?:\s*,\s*\d+)*)", match["rest"])
+            for name, values in _LIMIT.findall(match["rest"])
         }
-        self._body = _Body(_Scope(None))
+        self._body = _new_body()
         self._statements()
         threads = limits.get("reqntid") or limits.get("maxntid")
-        cluster = limits.get("reqnctapercluster")
+        x, y, z, *_ = (*limits.get("reqnctapercluster", ()), 1, 1, 1)
         self._functions[match["name"]] = Function(
             name=match["name"],
             is_entry=is_entry,
@@ -253,9 +204,9 @@ class _Parser:
             variables=tuple(self._body.variables),
             register_counts=dict(self._body.rows),
             instructions=tuple(self._resolve()),
-            max_threads=None if threads is None else _product(threads),
+            max_threads=None if threads is None else math.prod(threads),
             min_ctas=limits.get("minnctapersm", (None,))[0],
-            cluster=None if cluster is None else (*cluster, 1, 1)[:3],  # type: ignore[arg-type] # three of at least three
+            cluster=(x, y, z) if "reqnctapercluster" in limits else None,
             max_registers=limits.get("maxnreg", (None,))[0],
             results=results,
         )
@@ -274,14 +225,14 @@ class _Parser:
         body = self._body
         while True:
             statement = self._next()
-            if (opcode := statement["opcode"]) is not None:
-                self._instruction(opcode, statement)
+            if statement["opcode"] is not None:
+                self._instruction(statement)
             elif (line := statement["loc"]) is not None:
                 body.source_line = int(line) or body.source_line
             elif (label := statement["label"]) is not None:
                 self._label(label)
             elif statement["brace"] == "{":
-                body.scope = _Scope(body.scope)
+                body.scope = Scope(body.scope, body.rows)
             elif statement["brace"] == "}":
                 if body.scope.parent is None:
                     return
@@ -293,274 +244,79 @@ class _Parser:
 
     def _label(self, name: str) -> None:
         scope = self._body.scope
-        lists = re.compile(r"\s*\.(branchtargets|calltargets|callprototype)\b([^;]*);").match(
-            self._text, self._position
-        )
-        if lists is not None:
-            self._position = lists.end()
-            scope.targets[name] = tuple(target.strip() for target in lists[2].split(","))
-            return
-        if name in scope.labels:
+        targets = _LIST_OF_TARGETS.match(self._text, self._position)
+        if targets is not None:
+            self._position = targets.end()
+            scope.targets[name] = tuple(target.strip() for target in targets[2].split(","))
+        elif name in scope.labels:
             raise self._error(f"label {name!r} is defined twice")
-        scope.labels[name] = len(self._body.instructions)
+        else:
+            scope.labels[name] = len(self._body.instructions)
 
     def _directive(self, name: str) -> None:
         if name in _DIRECTIVES_OF_A_LINE:
             self._rest_of_line()
         elif name == "reg":
-            self._registers(self._until(";"))
+            start = self._position
+            try:
+                self._body.scope.declare(self._until(";"))
+            except OperandError as error:
+                raise self._error(str(error), start) from error
         elif name in ("local", "shared", "param"):
             self._body.variables.append(self._variable(name, self._until(";")))
-        elif name in ("pragma", "extern"):
-            if name == "pragma":
-                self._until(";")
-        else:
+        elif name == "pragma":
+            self._until(";")
+        elif name not in _LINKAGE:
             raise self._error(f"directive .{name} inside a function")
-
-    def _registers(self, text: str) -> None:
-        """Declare what follows `.reg`."""
-        head, _, names = (
-            text.strip().partition(" ") if " " in text.strip() else text.strip().partition("\t")
-        )
-        kind = _KINDS.get(head.lstrip(".").strip())
-        if kind is None:
-            raise self._error(f"registers of type {head!r}")
-        scope = self._body.scope
-        for item in names.split(","):
-            name = item.strip()
-            if match := _RANGE.match(name):
-                scope.ranges[match[1]] = (kind, int(match[2]))
-            else:
-                scope.registers[name] = self._new_register(name, kind)
-
-    def _new_register(self, name: str, kind: RegisterKind) -> Register:
-        rows, file = self._body.rows, "b64" if kind == "b128" else kind
-        row = rows[file]
-        rows[file] += _ROWS.get(kind, 1)
-        return Register(name, kind, row)
-
-    def _find_register(self, name: str) -> Register | None:
-        scope: _Scope | None = self._body.scope
-        while scope is not None:
-            if (register := scope.registers.get(name)) is not None:
-                return register
-            if scope.ranges and name[-1].isdigit():
-                prefix = name.rstrip("0123456789")
-                found = scope.ranges.get(prefix)
-                if found is not None and int(name[len(prefix) :]) < found[1]:
-                    register = scope.registers[name] = self._new_register(name, found[0])
-                    return register
-            scope = scope.parent
-        return None
 
     # --- Instructions
 
-    def _instruction(self, opcode: str, statement: re.Match[str]) -> None:
+    def _instruction(self, statement: re.Match[str]) -> None:
         body = self._body
-        start = (
-            statement.start("opcode")
-            if statement["guard"] is None
-            else statement.start("guard") - 1
-        )
-        body.line = self._line(start)
+        guarded = statement["guard"] is not None
+        start = statement.start("guard") - 1 if guarded else statement.start("opcode")
         guard = None
-        if (name := statement["guard"]) is not None:
-            register = self._find_register(name)
+        if guarded:
+            register = body.scope.register(statement["guard"])
             if register is None or register.kind != "pred":
-                raise self._error(f"guard {name!r} is not a predicate", start)
+                raise self._error(f"guard {statement['guard']!r} is not a predicate", start)
             guard = (register, statement["negated"] == "!")
-        operands = self._operands(statement["operands"], start)
-        text = statement[0].strip()
-        index = len(body.instructions)
+        try:
+            operands = parse_operands(statement["operands"], body.scope)
+        except OperandError as error:
+            raise self._error(str(error), start) from error
         body.instructions.append(
-            Instruction(index, opcode, operands, guard, body.line, body.source_line, text)
+            Instruction(
+                index=len(body.instructions),
+                opcode=statement["opcode"],
+                operands=operands,
+                guard=guard,
+                line=self._line(start),
+                source_line=body.source_line,
+                text=statement[0].strip(),
+            )
         )
         body.scopes.append(body.scope)
 
-    def _operands(self, text: str, position: int) -> tuple[Operand, ...]:
-        if not text:
-            return ()
-        tokens = _TOKEN.findall(text)
-        if len("".join(tokens)) != len("".join(text.split())):
-            raise self._error(f"cannot read the operands {text.strip()[:60]!r}", position)
-        reader = _Tokens(tokens)
-        operands = [self._operand(reader, position)]
-        while reader.take(","):
-            operands.append(self._operand(reader, position))
-        if reader.peek():
-            raise self._error(f"unexpected {reader.peek()!r} in {text.strip()[:60]!r}", position)
-        return tuple(operands)
-
-    def _operand(self, tokens: _Tokens, position: int) -> Operand:
-        token = tokens.next()
-        if token == "[":
-            return self._address(tokens, position)
-        if token in ("{", "("):
-            return self._vector(tokens, "}" if token == "{" else ")", position)
-        if token == "!":
-            operand = self._atom(tokens.next(), position)
-            if not isinstance(operand, Register):
-                raise self._error("'!' stands before a predicate only", position)
-            return Negated(operand)
-        if token == "-":
-            token += tokens.next()
-        operand = self._atom(token, position)
-        if tokens.take("|"):
-            return Pair(operand, self._atom(tokens.next(), position))
-        return operand
-
-    def _vector(self, tokens: _Tokens, end: str, position: int) -> Vector:
-        elements: list[Operand] = []
-        while not tokens.take(end):
-            if not tokens.peek():
-                raise self._error(f"no {end!r} at the end of a vector", position)
-            elements.append(self._operand(tokens, position))
-            tokens.take(",")
-        return Vector(tuple(elements))
-
-    def _address(self, tokens: _Tokens, position: int) -> Address:
-        base = self._atom(tokens.next(), position)
-        offset = 0
-        coordinates: tuple[Operand, ...] = ()
-        while not tokens.take("]"):
-            token = tokens.next()
-            if token == ",":
-                operand = self._operand(tokens, position)
-                coordinates += operand.elements if isinstance(operand, Vector) else (operand,)
-                continue
-            sign = 1
-            while token in ("+", "-"):
-                sign = -sign if token == "-" else sign
-                token = tokens.next()
-            value = _immediate(token)
-            if value is None or value.is_float:
-                raise self._error(f"{token!r} in an address is not an integer", position)
-            offset += sign * value.value
-        return Address(base, offset, coordinates)
-
-    def _atom(self, token: str, position: int) -> Operand:
-        if (register := self._find_register(token) if token else None) is not None:
-            return register
-        if token == "_":
-            return Sink()
-        if (immediate := _immediate(token)) is not None:
-            return immediate
-        if token.startswith("%"):
-            if token[1:].partition(".")[0] not in _SPECIALS:
-                raise self._error(f"register {token!r} is not declared", position)
-            return Special(token)
-        if not re.fullmatch(_NAME, token):
-            raise self._error(f"cannot read the operand {token!r}", position)
-        return Immediate(32) if token == "WARP_SZ" else Symbol(token)
-
-    # --- Labels, when all are known
-
     def _resolve(self) -> list[Instruction]:
+        """The instructions, with labels in place of symbols where branches name them."""
         resolved = []
         for instruction, scope in zip(self._body.instructions, self._body.scopes, strict=True):
-            if instruction.opcode.startswith(("bra", "brx")):
+            if not instruction.opcode.startswith(("bra", "brx")):
+                resolved.append(instruction)
+                continue
+            try:
                 operands = tuple(
-                    self._target(operand, scope, instruction)
-                    if isinstance(operand, Symbol)
-                    else operand
+                    scope.target(operand.name) if isinstance(operand, Symbol) else operand
                     for operand in instruction.operands
                 )
-                resolved.append(replace(instruction, operands=operands))
-            else:
-                resolved.append(instruction)
+            except OperandError as error:
+                raise PtxError(f"PTX line {instruction.line}: {error}") from error
+            resolved.append(replace(instruction, operands=operands))
         return resolved
-
-    def _target(
-        self, symbol: Symbol, scope: _Scope | None, instruction: Instruction
-    ) -> Label | Vector:
-        inner = scope
-        while scope is not None:
-            if symbol.name in scope.labels:
-                return Label(symbol.name, scope.labels[symbol.name])
-            if symbol.name in scope.targets:
-                names = scope.targets[symbol.name]
-                return Vector(
-                    tuple(self._target(Symbol(name), inner, instruction) for name in names)
-                )
-            scope = scope.parent
-        raise PtxError(f"PTX line {instruction.line}: label {symbol.name!r} is not defined")
-
-
-class _Tokens:
-    """Tokens of one statement's operands."""
-
-    __slots__ = ("_index", "_tokens")
-
-    def __init__(self, tokens: list[str]) -> None:
-        self._tokens = tokens
-        self._index = 0
-
-    def peek(self) -> str:
-        return self._tokens[self._index] if self._index < len(self._tokens) else ""
-
-    def next(self) -> str:
-        token = self.peek()
-        self._index += 1
-        return token
-
-    def take(self, token: str) -> bool:
-        if self._index < len(self._tokens) and self._tokens[self._index] == token:
-            self._index += 1
-            return True
-        return False
 
 
 def _blank(match: re.Match[str]) -> str:
     """Comments become nothing but their line ends; strings stay."""
     text = match[0]
     return text if text[0] == '"' else "\n" * text.count("\n") or " "
-
-
-def _immediate(token: str) -> Immediate | None:
-    if _NUMBER.match(token):
-        sign = -1 if token[0] == "-" else 1
-        digits = token.lstrip("-").removesuffix("U")
-        prefix = digits[:2].lower()
-        if prefix == "0f":
-            return Immediate(int(digits[2:], 16) ^ (sign < 0) << 31, is_float=True)
-        if prefix == "0d":
-            return Immediate(int(digits[2:], 16) ^ (sign < 0) << 63, is_float=True, is_double=True)
-        return Immediate(sign * _integer(digits))
-    if _DECIMAL_FLOAT.match(token):
-        return Immediate(
-            struct.unpack("<Q", struct.pack("<d", float(token)))[0], is_float=True, is_double=True
-        )
-    return None
-
-
-def _integer(digits: str) -> int:
-    digits = digits.strip().removesuffix("U")
-    if digits[:2].lower() == "0x":
-        return int(digits, 16)
-    return (
-        int(digits, 8) if len(digits) > 1 and digits.isdigit() and digits[0] == "0" else int(digits)
-    )
-
-
-def _bits(value: Immediate, size: int) -> int:
-    """An initial value as the bits of its element."""
-    if not value.is_float or value.is_double == (size == 8):
-        return value.value
-    number = struct.unpack(
-        "<d" if value.is_double else "<f",
-        value.value.to_bytes(8 if value.is_double else 4, "little"),
-    )
-    return int.from_bytes(struct.pack("<d" if size == 8 else "<f", number[0]), "little")
-
-
-def _bytes_of(kind: str) -> int:
-    if kind.endswith("x2"):
-        return 2 * _bytes_of(kind[:-2])
-    return int(re.sub(r"\D", "", kind) or "64") // 8
-
-
-def _product(numbers: tuple[int, ...]) -> int:
-    result = 1
-    for number in numbers:
-        result *= number
-    return result

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from mlagen.errors import UnsupportedPtxError
-from mlagen.sim import integers, lanes, numerics, windows
+from mlagen.sim import choices, integers, lanes, windows
 from mlagen.sim.isa import Alu, bits_of, find, kind_of
 from mlagen.sim.ptx import (
     Address,
@@ -28,6 +27,8 @@ from mlagen.sim.ptx import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from mlagen.sim.numerics import Array
 
 # What a source of an operation may be.
@@ -300,25 +301,25 @@ class _Translation:
         results = _flat(self._instruction.operands[0])
         sources = list(self._instruction.operands[1:])
         name, compare, *flags, type_name = self._instruction.parts
-        boolean = next((flag for flag in flags if flag in numerics.BOOLEANS), "")
+        boolean = next((flag for flag in flags if flag in choices.BOOLEANS), "")
         rest = [flag for flag in flags if flag != boolean]
         base = find(".".join([name, compare, *rest, type_name]), 2)
         if not boolean and len(results) == 1:
             self._emit(base, sources, results)
             return
         kinds = (*base.sources, "pred") if boolean else base.sources
-        call = numerics.comparison(base.call, boolean, len(results) == 2)
+        call = choices.comparison(base.call, boolean, len(results) == 2)
         self._emit(Alu(call, kinds, ("pred",) * len(results)), sources, results)
 
     def _set(self) -> None:
         """`set.CmpOp{.BoolOp}{.ftz}.dtype.stype d, a, b{, {!}c}`: all ones, or 1.0, where the comparison holds."""
         result, *sources = self._instruction.operands
         _, compare, *flags, result_type, type_name = self._instruction.parts
-        boolean = next((flag for flag in flags if flag in numerics.BOOLEANS), "")
+        boolean = next((flag for flag in flags if flag in choices.BOOLEANS), "")
         rest = [flag for flag in flags if flag != boolean]
         base = find(".".join(["setp", compare, *rest, type_name]), 2)
         kinds = (*base.sources, "pred") if boolean else base.sources
-        call = numerics.comparison_value(base.call, boolean)
+        call = choices.comparison_value(base.call, boolean)
         self._emit(Alu(call, kinds, (kind_of(result_type),)), sources, (result,))
 
     def _select_by_sign(self) -> None:
@@ -328,7 +329,7 @@ class _Translation:
         if chooser not in ("s32", "f32"):
             raise UnsupportedPtxError(f"slct by {chooser}")
         kind = f"u{bits_of(type_name)}"
-        self._emit(Alu(numerics.select_by_sign, (kind, kind, chooser), (kind,)), sources, (result,))
+        self._emit(Alu(choices.select_by_sign, (kind, kind, chooser), (kind,)), sources, (result,))
 
     def _elect(self) -> None:
         results, members = self._instruction.operands

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
-from numpy.typing import NDArray
 
 from mlagen.sim.hardware import Cta, Path, Simulation, Warp
 from mlagen.sim.lower import lower
 from mlagen.sim.parser import parse
 from mlagen.sim.segment import Segment
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 THREADS = 128
 

@@ -100,7 +100,7 @@ def add(a: Value, b: Value) -> Value:
             return a
         return (a if isinstance(a, float) else 0.0) + (b if isinstance(b, float) else 0.0)
     total = a + b
-    return total if total else 0.0
+    return total or 0.0
 
 
 def multiply(a: Value, b: Value) -> Value:

@@ -5,14 +5,16 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 
 from tests.sim.alu import THREADS, run
-from tests.sim.exact import FORMATS, F32, Format, Value, add, interesting, multiply
+from tests.sim.exact import F32, FORMATS, Format, Value, add, interesting, multiply
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 # Any: a reference takes as many integers or values as its instruction has sources.
 Reference = Callable[..., Any]

@@ -16,6 +16,7 @@ from mlagen.sim.access import lane_values
 from mlagen.sim.hardware import LANES, AsyncOperation, Waitable
 from mlagen.sim.ptx import Immediate, Negated, Register
 from mlagen.sim.shared_memory import cells_of, scatter
+from mlagen.sim.windows import locate_shared
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -198,6 +199,13 @@ def _issue(
     warp = path.warp
     cta = warp.cta
     simulation = cta.simulation
+    owner, first = locate_shared(cta, int(targets[0]))
+    targets = targets - (int(targets[0]) - first)
+    if owner is not cta:
+        simulation.findings.add(
+            "bad-operand", f"cp.async to CTA {owner.number}: it writes the own CTA's memory", site
+        )
+        return
     if not cta.shared.check_lanes(targets, size, site):
         return
     data = np.zeros((len(targets), size), dtype=np.uint8)

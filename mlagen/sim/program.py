@@ -15,8 +15,11 @@ import numpy as np
 from mlagen.sim.hardware import LANES
 from mlagen.sim.registers import RegisterFile, special_value
 from mlagen.sim.segment import Segment, Touched
+from mlagen.sim.windows import own_address
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from mlagen.sim.hardware import Cta, Handler, Path, Reader
     from mlagen.sim.ptx import Function, Instruction, Module, RegisterKind
 
@@ -151,6 +154,7 @@ class Program:
         globals: Names of the module's `.global` variables, whose addresses `open_registers` wants.
         reads_writes: Of every instruction, those of segments too.
         rows: Kind and row of the registers that keep their values between steps, by name, for debugging and tests.
+        shared_addresses: Of `.shared` variables, where a CTA's rank is part of them: in clusters.
     """
 
     module: Module
@@ -166,6 +170,7 @@ class Program:
     globals: tuple[str, ...]
     reads_writes: tuple[Touched, ...]
     rows: dict[str, tuple[RegisterKind, int]]
+    shared_addresses: dict[str, int] = field(default_factory=dict)
     _spare: list[RegisterFile] = field(default_factory=list)
 
     def open_registers(self, cta: Cta, symbols: dict[str, int]) -> None:
@@ -193,13 +198,17 @@ class Program:
         cta.registers = file.arrays
         cta.units["registers"] = file
         for name, kind, row in self.specials:
-            value = (
-                symbols[name]
-                if name in symbols
-                else special_value(name, cta, self.dynamic_shared_base)
-            )
+            value = self._special(name, cta, symbols)
             array = file.arrays[kind]
             array[row] = np.asarray(value, np.uint64).astype(array.dtype)
+
+    def _special(self, name: str, cta: Cta, symbols: dict[str, int]) -> NDArray[np.uint64] | int:
+        """The value of a special register, or the address of a variable."""
+        if name in symbols:
+            return symbols[name]
+        if name in self.shared_addresses:
+            return own_address(cta, self.shared_addresses[name])
+        return special_value(name, cta, self.dynamic_shared_base)
 
     def close_registers(self, cta: Cta) -> None:
         """Take a CTA's registers back for the next CTA, with what has been bound to them."""

@@ -38,6 +38,14 @@ def cluster_address(rank: int, offset: int) -> int:
     return (rank + 1) << RANK_SHIFT | offset & ((1 << RANK_SHIFT) - 1)
 
 
+def own_address(cta: Cta, offset: int) -> int:
+    """What a CTA's code gets as the address of its own variable: with its rank, in a cluster, unless that is 0.
+
+    So it is on hardware (seen on an H200): whoever needs the bare offset, in a matrix descriptor, has to mask it.
+    """
+    return cluster_address(cta.rank, offset) if cta.rank else offset
+
+
 def locate_shared(cta: Cta, address: int) -> tuple[Cta, int]:
     """Whose shared memory a `shared::cluster` or generic shared address means, and where in it.
 

@@ -503,6 +503,45 @@ bar.warp.sync 0xffffffff;
     assert "race" in run(begin + own.replace("AT", str(A_AT + 8192)) + end)
 
 
+def ranked(mask: int) -> list[np.ndarray]:
+    """D of both CTAs of a cluster, where a mask is applied to addresses in descriptors that use all fields."""
+    out = np.zeros((2, 8, 128), np.float32)
+    fill = f"""
+shl.b32 %r2, %r0, 4;
+mov.u32 %r4, memory;
+add.u32 %r3, %r4, %r2;
+mov.u32 %r1, 0x3f803f80;
+mov.u32 %r5, 0x40004000;
+st.shared.v4.u32 [%r3+1024], {{%r1, %r1, %r1, %r1}};
+st.shared.v4.u32 [%r3+3072], {{%r5, %r5, %r5, %r5}};
+st.shared.v4.u32 [%r3+5120], {{%r1, %r1, %r1, %r1}};
+st.shared.v4.u32 [%r3+7168], {{%r1, %r1, %r1, %r1}};
+fence.proxy.async.shared::cta;
+bar.sync 0;
+and.b32 %r6, %r4, {mask};
+shr.u32 %r6, %r6, 4;
+cvt.u64.u32 %x5, %r6;
+mov.b64 %x6, {128 >> 4 << 32 | 1024 >> 4 << 16};
+add.u64 %x2, %x6, {1024 >> 4};
+add.u64 %x2, %x2, %x5;
+add.u64 %x3, %x6, {3072 >> 4};
+add.u64 %x3, %x3, %x5;
+mov.u32 %r7, %cluster_ctarank;
+mul.wide.u32 %x7, %r7, 4096;
+add.u64 %x_out, %x_out, %x7;
+"""
+    body = fill + FENCE + f"{MMA} {{{registers('d', 8)}}}, %x2, %x3, 0, 1, 1, 0, 0;\n"
+    body += COMMIT + WAIT + move_registers("d", 8, "out", store=True)
+    launch(body, {"out": out}, threads=128, cluster=2, level="practice")
+    return list(out)
+
+
+def test_an_address_with_a_rank_must_be_masked() -> None:
+    """In CTAs of rank 1 and up, variables' addresses carry the rank, which a descriptor's other fields would get."""
+    assert [(one == 32).all() for one in ranked(0x3FFFF)] == [True, True]
+    assert [(one == 32).all() for one in ranked(-1 & 0xFFFFFFFF)] == [True, False]
+
+
 # Sums.
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from mlagen.sim.hardware import ALL_LANES
+from mlagen.sim.mbarrier import MBarrier
 from mlagen.sim.program import Visible
 
 if TYPE_CHECKING:
@@ -33,6 +34,20 @@ def describe_deadlock(warps: Iterable[Warp], program: Program) -> str:
         for cta, first, last, text in lines
     ]
     return "\n".join(["nobody can move, and nothing is in flight:", *shown])
+
+
+def report_stale_waits(warps: Iterable[Warp], program: Program) -> None:
+    """Report who waits for a phase that ended two phases ago: its parity means another one by now."""
+    for warp in warps:
+        for path in warp.paths:
+            barrier, step = path.waiting_on, program.steps[path.pc]
+            if not (isinstance(barrier, MBarrier) and isinstance(step, Visible)):
+                continue
+            missed = barrier.missed_phase(path)
+            if missed is not None:
+                site = warp.cta.simulation.findings.site(path, step.instruction)
+                text = f"waits for phase {missed}, which ended before phase {barrier.phase - 1} did"
+                barrier.report("stale-wait", text, site)
 
 
 def _describe_path(path: Path, program: Program) -> str:

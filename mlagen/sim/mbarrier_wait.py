@@ -8,16 +8,19 @@ import numpy as np
 
 from mlagen.sim.access import all_lanes, lane_values
 from mlagen.sim.hardware import Waitable
-from mlagen.sim.mbarrier import TIMED_OUT, pending_of
+from mlagen.sim.mbarrier import TIMED_OUT, MBarrier, pending_of
 from mlagen.sim.mbarrier_form import SCOPES, addressed, modifiers
 from mlagen.sim.strong import fences_of
 
 if TYPE_CHECKING:
-    from mlagen.sim.hardware import Binder, Cta, Decoder, Handler, Path
-    from mlagen.sim.mbarrier import MBarrier
+    from collections.abc import Iterable
+
+    from mlagen.sim.hardware import Binder, Cta, Decoder, Handler, Path, Warp
     from mlagen.sim.ptx import Instruction
     from mlagen.sim.report import Site
 
+# Beginnings of the opcodes that wait.
+WAITS = ("mbarrier.try_wait", "mbarrier.test_wait")
 _WAIT = frozenset({"b64", "parity", "acquire", "relaxed"}) | SCOPES
 
 
@@ -116,6 +119,25 @@ def decode_pending_count(instruction: Instruction, bind: Binder) -> Handler:
         write(path, all_lanes(np.array(counts, dtype=np.uint32), path))
 
     return count
+
+
+def time_out(warps: Iterable[Warp]) -> bool:
+    """Let all waits for mbarriers time out: they are answered as they stand.
+
+    Returns:
+        Whether there were any.
+    """
+    paths = [
+        path
+        for warp in warps
+        for path in warp.paths
+        if isinstance(path.waiting_on, MBarrier | _AnyBarrier)
+    ]
+    for path in paths:
+        path.pending = TIMED_OUT
+        if path.waiting_on is not None:  # else another one's turn has woken it
+            path.waiting_on.wake()
+    return bool(paths)
 
 
 DECODERS: dict[str, Decoder] = {

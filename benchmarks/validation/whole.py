@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from mlagen.spec.model import KernelSpec
     from mlagen.verify.problems import Problem
 
-ROWS_KEPT = 40  # of an output, whole; of all others a digest of four bytes
+ROWS_KEPT = 20  # of an output, whole; of all others a digest of four bytes
 PART_BYTES = 14 << 20  # of a file of a recording; values hardly compress
 LARGEST_ULP = 2
 LSE_ABSOLUTE, LSE_RELATIVE = 1e-5, 2e-6

@@ -25,6 +25,9 @@ class DeviceCopies:
 
     def copy(self, array: Array) -> Any:
         """A tensor like the array: its owner's memory on the device, seen with the same strides."""
+        dtype, size = getattr(self._torch, str(array.dtype)), array.itemsize
+        if array.size == 0:  # NumPy gives it strides that torch cannot take
+            return self._torch.empty(array.shape, dtype=dtype, device=self._device)
         owner = array
         while isinstance(owner.base, np.ndarray):
             owner = owner.base
@@ -32,7 +35,6 @@ class DeviceCopies:
             there = self._torch.from_numpy(_bytes(owner).copy()).to(self._device)
             self._owners[id(owner)] = (owner, there)
         there = self._owners[id(owner)][1]
-        dtype, size = getattr(self._torch, str(array.dtype)), array.itemsize
         offset = _address(array) - _address(owner)
         strides = [step // size for step in array.strides]
         return there.view(dtype).as_strided(array.shape, strides, offset // size)

@@ -1,0 +1,132 @@
+"""TMA: boxes missing, doubled or from elsewhere; stores that nobody commits or waits for; the proxy fence."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tests.mutation.rule import Rule
+from tests.mutation.rules.edits import (
+    argument,
+    at_calls,
+    blanked,
+    doubled,
+    asm_statements,
+    gone,
+    guarded,
+    next_line,
+    removed,
+    replaced,
+)
+from tests.mutation.source import Edit
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tests.mutation.source import Call, Source
+
+_LOADS = "load_clipped|load_packed|load_batched|tma_load"
+_STORES = "store_clipped|store_batched"
+_IN_ROLES = r"(?:LoadWarp|MathWarpgroup)\."
+
+
+def _copies(source: Source, names: str) -> Iterator[Call]:
+    """Copies that a role issues, not the device functions' own calls of each other."""
+    for call in source.calls(names):
+        if source.function(call.start).startswith(("LoadWarp", "MathWarpgroup")):
+            yield call
+
+
+def _removed(names: str) -> object:
+    return lambda source: (removed(source, call) for call in _copies(source, names))
+
+
+def _column(source: Source) -> Iterator[Edit]:
+    """64 columns on, or back where there are none."""
+    for call in _copies(source, "load_clipped|load_packed|load_batched"):
+        column = int(source.argument(call, 3))
+        yield argument(call, 3, str(column - 64 if column else 64))
+    for call in _copies(source, _STORES):
+        yield argument(call, 2, f"64 - ({source.argument(call, 2)})")
+
+
+def _row(source: Source) -> Iterator[Edit]:
+    for call in _copies(source, "load_clipped|load_packed|load_batched|tma_load"):
+        yield argument(call, 5, f"{source.argument(call, 5)} + 1")
+    for call in _copies(source, _STORES):
+        yield argument(call, 4, f"{source.argument(call, 4)} + 1")
+
+
+def _head(source: Source) -> Iterator[Edit]:
+    for call in _copies(source, f"load_clipped|load_packed|load_batched|{_STORES}"):
+        for span in call.arguments:
+            if source.text[slice(*span)].startswith("tile.head"):
+                yield Edit(*span, "0")
+
+
+def _panel(source: Source) -> Iterator[Edit]:
+    """The first panel in place of a later one, the second in place of the first."""
+    for call in _copies(source, f"load_clipped|load_packed|load_batched|{_STORES}"):
+        place = 1 if source.text[call.start :].startswith("store") else 0
+        region, _, panel = source.argument(call, place).rpartition("[")
+        index = panel.rstrip("]")
+        other = f"1 - {index}" if not index.isdigit() else "0" if int(index) else "1"
+        yield argument(call, place, f"{region}[{other}]")
+
+
+def _store_commit_gone(source: Source) -> Iterator[Edit]:
+    for start, end in asm_statements(source, "tma_store_commit_and_wait_read"):
+        yield blanked(source, start, end)
+    for call in source.calls("tma_store_commit_and_wait_read"):
+        yield removed(source, call)
+
+
+def _fence_late(source: Source) -> Iterator[list[Edit]]:
+    """Behind the barrier by which others learn that the writes are done."""
+    for call in source.calls("fence_async_proxy"):
+        start, end = source.statement(call)
+        to = next_line(source, end, r"if \(uniform\(thread\(\) / 32\)")
+        if to is not None:
+            yield source.moved(start, end, to)
+
+
+RULES = (
+    Rule("copy-removed", "a box is not loaded or stored", _removed(f"{_LOADS}|{_STORES}")),
+    Rule(
+        "copy-twice",
+        "a box is copied twice",
+        lambda source: (doubled(source, call) for call in _copies(source, f"{_LOADS}|{_STORES}")),
+    ),
+    Rule("copy-other-column", "a box of other columns", _column),
+    Rule("copy-other-row", "a box one row on", _row),
+    Rule("copy-first-head", "a box of the first head", _head),
+    Rule("copy-other-panel", "a box at the place of another", _panel),
+    replaced(
+        "clip-removed",
+        "rows past a sequence's end are those of the next",
+        r"kClippedRows - rows\.length \+ row, kClippedRows,(\s*)rows\.offset \+ rows\.length",
+        r"0, 0,\1(rows.offset + row)",
+    ),
+    replaced(
+        "offset-removed",
+        "a sequence's rows begin at the tensor's start",
+        r"rows\.offset \+ ",
+        "",
+    ),
+    replaced("batch-fixed", "rows of the first sequence", r"row, rows\.batch", "row, 0"),
+    Rule("store-unfinished", "a store is not committed, or not waited for", _store_commit_gone),
+    replaced(
+        "store-wait-loose",
+        "a wait lets one store be unfinished",
+        r"wait_group\.read 0",
+        "wait_group.read 1",
+    ),
+    Rule("proxy-fence-removed", "no proxy fence before a store", gone("fence_async_proxy")),
+    Rule("proxy-fence-late", "the proxy fence behind the barrier", _fence_late),
+    Rule(
+        "proxy-fence-by-one-warp",
+        "only the storing warp fences",
+        at_calls(
+            "fence_async_proxy", lambda source, call: guarded(source, call, "thread() < 32")
+        ),
+    ),
+)

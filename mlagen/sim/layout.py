@@ -252,7 +252,7 @@ class Tile:
         """The 4-byte cells that it covers, ascending."""
         return self.chunks.cells_at(self.base)
 
-    def cells_of_rows(self, first: int, count: int) -> Cells:
+    def cells_of_rows(self, first: int, count: int) -> NDArray[np.int64]:
         """The 4-byte cells of some of its rows."""
         size = self.shape.element_bytes
         index = self.chunks.index
@@ -269,7 +269,9 @@ class Tile:
     def gather(self, memory: NDArray[np.uint8]) -> NDArray[Any]:
         """`[rows, k]` elements as unsigned integers of their width; a transposed view if MN-major."""
         shape = self.shape
-        raw = self.chunks.gather(memory, self.base).view(RAW_TYPES[shape.element_bytes])
+        raw: NDArray[Any] = self.chunks.gather(memory, self.base).view(
+            RAW_TYPES[shape.element_bytes]
+        )
         return raw[:, : shape.rows].T if shape.is_mn_major else raw
 
     def addresses(self) -> NDArray[np.int64]:

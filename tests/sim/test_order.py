@@ -82,6 +82,10 @@ class Bench:
                 order.async_read(shadow, cells, self.operations[names[0]])
             case "async-write":
                 order.async_write(shadow, cells, self.operations[names[0]])
+            case "copy-read":
+                order.read(shadow, cells, self.operations[names[0]], site)
+            case "copy-write":
+                order.write(shadow, cells, self.operations[names[0]], site)
             case "tensor-read":
                 order.tensor_read(shadow, cells, self.operations[names[0]], site)
             case "tensor-write":
@@ -170,6 +174,7 @@ SCENARIOS: dict[str, tuple[str, list[str], list[str]]] = {
     "atomics do not race": ("0 strong-write; 1 strong-write; 2 strong-read", [], []),
     "a read beside an atomic": ("0 strong-write; 1 read", ["race"], ["race"]),
     "a write beside an atomic read": ("0 strong-read; 1 write", ["race"], ["race"]),
+    "a write over an atomic": ("0 strong-write; 1 write", ["race"], ["race"]),
     "an atomic beside a write": ("0 write; 1 strong-write", ["race"], ["race"]),
     "an atomic write beside a read": ("0 read; 1 strong-write", ["race"], ["race"]),
     "an atomic read beside a read": ("0 read; 1 strong-read", [], []),
@@ -288,8 +293,18 @@ SCENARIOS: dict[str, tuple[str, list[str], list[str]]] = {
         [],
         [],
     ),
+    "one of two readers in flight": (
+        "0 write; 0 fence; 0 issue R; 0 async-read R; 0 issue S; 0 async-read S; 0 wait-group S; 0 write",
+        ["race"],
+        ["race"],
+    ),
+    "the read of a cp.async does not stand for others": (
+        "1 read; 0 issue C; 0 copy-read C; 0 wait-copies C; 0 write",
+        ["race"],
+        ["race"],
+    ),
     "cp.async is generic": (
-        "0 issue C; 0 async-write C; 0 wait-copies C; 0 read; 0 issue M; 0 async-read M",
+        "0 issue C; 0 copy-write C; 0 wait-copies C; 0 read; 0 issue M; 0 async-read M",
         ["proxy-fence"],
         ["proxy-fence"],
     ),

@@ -1,4 +1,4 @@
-"""The report of a deadlock: who waits where, and for what."""
+"""Reports of warps that cannot go on: who waits where, and for what."""
 
 from __future__ import annotations
 
@@ -48,6 +48,36 @@ def report_stale_waits(warps: Iterable[Warp], program: Program) -> None:
                 site = warp.cta.simulation.findings.site(path, step.instruction)
                 text = f"waits for phase {missed}, which ended before phase {barrier.phase - 1} did"
                 barrier.report("stale-wait", text, site)
+
+
+def report_diverged(warp: Warp, program: Program) -> None:
+    """Report a warp whose paths are all at collective instructions, but not together."""
+    findings = warp.cta.simulation.findings
+    places = []
+    for path in warp.paths:
+        step = program.steps[path.pc]
+        assert isinstance(step, Visible)
+        places.append(
+            f"lanes {path.mask:#x} at {step.instruction.opcode} (PTX line {step.instruction.line})"
+        )
+    step = program.steps[warp.paths[0].pc]
+    assert isinstance(step, Visible)
+    findings.add(
+        "diverged-aligned",
+        "all live lanes must execute it together; " + ", ".join(places),
+        findings.site(warp.paths[0], step.instruction),
+    )
+
+
+def report_spent_budget(path: Path, program: Program) -> None:
+    """Report where a run was when its steps were spent."""
+    findings = path.warp.cta.simulation.findings
+    instructions = program.function.instructions
+    findings.add(
+        "step-budget",
+        "the kernel has not ended after as many steps as it was given; a loop does not end",
+        findings.site(path, instructions[min(path.pc, len(instructions) - 1)]),
+    )
 
 
 def _describe_path(path: Path, program: Program) -> str:

@@ -133,8 +133,9 @@ class Path:
         waiting_on: What it waits for; None if it can run.
         pending: Whatever the instruction at `pc` keeps between two attempts; None before the first. The machine clears
             it when the instruction has been executed.
-        polled: What a strong load has just looked at, and its version then: a loop that comes back to it waits until
-            somebody writes there. None if the path's last visible instruction was another.
+        polled: What a strong load has just looked at, and its version then. None if the path's last visible instruction
+            was another.
+        polled_before: The same when the path last jumped back: a loop that has seen the same twice waits for a write.
     """
 
     __slots__ = (
@@ -144,6 +145,7 @@ class Path:
         "pc",
         "pending",
         "polled",
+        "polled_before",
         "waiting_on",
         "warp",
     )
@@ -156,6 +158,7 @@ class Path:
         self.waiting_on: Waitable | None = None
         self.pending: Any = None  # Any: its type is the instruction's own affair
         self.polled: tuple[Watched, int] | None = None
+        self.polled_before: tuple[Watched, int] | None = None
         self._lanes: tuple[int, ...] = ()
         self._lanes_of = 0
 

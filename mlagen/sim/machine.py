@@ -10,7 +10,12 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 from mlagen.sim.barrier import lanes_ended
-from mlagen.sim.deadlock import describe_deadlock, report_stale_waits
+from mlagen.sim.deadlock import (
+    describe_deadlock,
+    report_diverged,
+    report_spent_budget,
+    report_stale_waits,
+)
 from mlagen.sim.hardware import ALL_LANES, WARPS_OF_WARPGROUP, Warp
 from mlagen.sim.mbarrier_wait import WAITS, time_out
 from mlagen.sim.paths import (
@@ -21,14 +26,14 @@ from mlagen.sim.paths import (
     take_indexed_branch,
 )
 from mlagen.sim.program import Branch, Exit, IndexedBranch, Segment, Visible
+from mlagen.sim.register_watch import RegisterWatch
 from mlagen.sim.schedule import Eager, Lazy
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from mlagen.sim.hardware import AsyncOperation, Cta, Path, Simulation
-    from mlagen.sim.program import Program, Touched
-    from mlagen.sim.report import Severity
+    from mlagen.sim.program import Program
     from mlagen.sim.schedule import Choice, Schedule
     from mlagen.sim.trace import Recorder
 
@@ -90,10 +95,7 @@ class Machine:
         self._fruitless_polls = 0
         self._timeouts = 0
         self._failed = False
-        instructions = program.function.instructions
-        self._tracks_rows = any(
-            one.opcode.startswith(("wgmma", "tcgen05.ld")) for one in instructions
-        )
+        self._watch = RegisterWatch(program) if RegisterWatch.is_needed(program) else None
 
     def start(self, ctas: list[Cta]) -> None:
         """Let the warps of CTAs run."""
@@ -248,15 +250,15 @@ class Machine:
                 path = next_path(warp, steps, self._released)
         warp.ready = next_path(warp, steps, self._released) is not None
         if not warp.ready and all(path.waiting_on is None for path in warp.paths):
-            self._report_diverged(warp)
+            report_diverged(warp, self._program)
 
     def _run_segment(self, segment: Segment, path: Path) -> None:
         """Run a segment for a path, and for neighbours that are there as well."""
         warp = path.warp
         if path.mask != ALL_LANES:
             self._released.discard(path)
-            if self._tracks_rows:
-                self._touch(warp, path, segment.touched)
+            if self._watch is not None:
+                self._watch.touch(path, segment.touched)
             segment.run_path(path)
             path.pc = segment.end
             self._recorder.instructions += segment.end - segment.start
@@ -270,8 +272,8 @@ class Machine:
             end += 1
         together = warps[first:end]
         for one in together:
-            if self._tracks_rows:
-                self._touch(one, one.paths[0], segment.touched)
+            if self._watch is not None:
+                self._watch.touch(one.paths[0], segment.touched)
             one.paths[0].pc = segment.end
         segment.run(warp.cta, together[0].index, together[-1].index + 1)
         self._recorder.instructions += (segment.end - segment.start) * len(together)
@@ -296,8 +298,8 @@ class Machine:
                     path.pc += 1
                     return False
         simulation, recorder = self._simulation, self._recorder
-        if self._tracks_rows and not step.instruction.opcode.startswith("wgmma"):
-            self._touch(path.warp, path, step.touched)
+        if self._watch is not None and not step.instruction.opcode.startswith("wgmma"):
+            self._watch.touch(path, step.touched)
         simulation.step += 1
         recorder.visible += 1
         path.polled = None
@@ -351,67 +353,9 @@ class Machine:
             del self._live[cta]
             self.start(self._on_end(cta))
 
-    def _touch(self, warp: Warp, path: Path, touched: Touched) -> None:
-        """Keep account of registers that products in flight must not share."""
-        warp.rows_dirty |= touched.reads | touched.writes
-        if not (warp.rows_pending or warp.rows_lent):
-            return
-        wrong = (
-            touched.reads | touched.writes
-        ) & warp.rows_pending | touched.writes & warp.rows_lent
-        if wrong:
-            self._report_in_flight(path, wrong)
-
-    def _report_in_flight(self, path: Path, rows: int) -> None:
-        """An instruction of the step at hand touches rows that an operation in flight owns."""
-        program, simulation = self._program, self._simulation
-        instructions = program.function.instructions
-        of_tensor_memory = simulation.target.startswith("sm_10")
-        pc = path.pc
-        while pc + 1 < len(instructions):
-            touched = program.reads_writes[pc]
-            if (touched.writes if of_tensor_memory else touched.reads | touched.writes) & rows:
-                break
-            pc += 1
-        instruction = instructions[pc]
-        kind = "wgmma-reg"
-        text = "touches registers of a wgmma in flight; wgmma.wait_group comes first"
-        severity: Severity = "error"
-        if of_tensor_memory:
-            # Reading them is fine: a true dependency is honoured (PTX ISA 9.7.16.6.4.5), others are not.
-            kind = "tcgen05-register"
-            severity = "error" if simulation.strict else "note"
-            text = "writes registers of a tcgen05.ld in flight; tcgen05.wait::ld comes first"
-        site = simulation.findings.site(path, instruction)
-        simulation.findings.add(kind, f"{instruction.text}: {text}", site, severity=severity)
-
-    def _report_diverged(self, warp: Warp) -> None:
-        """All paths of a warp are at collective instructions, not together."""
-        findings = self._simulation.findings
-        places = []
-        for path in warp.paths:
-            step = self._steps[path.pc]
-            assert isinstance(step, Visible)
-            places.append(
-                f"lanes {path.mask:#x} at {step.instruction.opcode} (line {step.instruction.line})"
-            )
-        step = self._steps[warp.paths[0].pc]
-        assert isinstance(step, Visible)
-        findings.add(
-            "diverged-aligned",
-            "all live lanes must execute it together; " + ", ".join(places),
-            findings.site(warp.paths[0], step.instruction),
-        )
-
     def _give_up(self, path: Path) -> None:
         """The budget is spent."""
-        instructions = self._program.function.instructions
-        instruction = instructions[min(path.pc, len(instructions) - 1)]
-        self._simulation.findings.add(
-            "step-budget",
-            "the kernel has not ended after as many steps as it was given; a loop does not end",
-            self._simulation.findings.site(path, instruction),
-        )
+        report_spent_budget(path, self._program)
         self._failed = True
 
 

@@ -86,16 +86,15 @@ def take_branch(step: Branch, path: Path) -> None:
                 findings.site(path, step.instruction),
             )
         going = split(path, lanes, step.target)
-        going.polled = path.polled
+        going.polled, going.polled_before = path.polled, path.polled_before
         path.pc += 1
     going.pc = step.target
     if going.polled is not None and step.target <= step.instruction.index:
         place, version = going.polled
-        if place.version == version:
+        if going.polled == going.polled_before and place.version == version:
             going.waiting_on = place
             place.waiters.append(going)
-        else:
-            going.polled = None
+        going.polled_before = going.polled
 
 
 def take_indexed_branch(step: IndexedBranch, path: Path) -> None:

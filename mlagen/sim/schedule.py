@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 DEFAULT_DEPTH = 3
 # Priorities change at steps up to this one; most change points fall early, as most runs are short.
 _MOST_STEPS_LOG2 = 15
+# Whoever takes so many steps in a row drops as well: a loop that polls could keep all others waiting.
+_MOST_IN_A_ROW = 5000
 _REPLAY_PREFIX = "replay1:"
 _KINDS = "eager, lazy, pct:SEED, pct:SEED:DEPTH or replay:FILE"
 
@@ -110,17 +112,24 @@ class _PctChoice:
         )
         self._lowest = 0.0
         self._steps = 0
+        self._last: Warp | AsyncOperation | None = None
+        self._in_a_row = 0
 
     def pick(
         self, warps: Sequence[Warp], operations: Sequence[AsyncOperation]
     ) -> Warp | AsyncOperation:
         best = self._highest(warps, operations)
         self._steps += 1
+        self._in_a_row = self._in_a_row + 1 if best is self._last else 0
+        if self._in_a_row > _MOST_IN_A_ROW:
+            self._drops.insert(0, self._steps)
         while self._drops and self._drops[0] <= self._steps:
             del self._drops[0]
             self._lowest -= 1.0
             self._priorities[best] = self._lowest
             best = self._highest(warps, operations)
+        if best is not self._last:
+            self._last, self._in_a_row = best, 0
         return best
 
     def _highest(

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from mlagen.sim.schedule import Schedule
     from mlagen.sim.trace import TraceEvent
 
-MOST_STEPS = 20_000_000
+MOST_STEPS = 5_000_000
 RESIDENT_CLUSTERS = 4
 
 

@@ -238,3 +238,17 @@ def test_the_last_block_needs_fences() -> None:
     result = run(LAST.replace("FENCE", ""), given, partial, out, grid=10)
     assert set(kinds(result)) == {"race"}
     assert "argument 1" in result.findings[0].message
+
+
+def test_a_loop_of_volatile_loads_is_no_poll() -> None:
+    source = """
+    extern "C" __global__ void kernel(const volatile int* in, int* out) {
+      int sum = 0;
+      #pragma unroll 1
+      for (int i = 0; i < 3000; ++i) sum += in[i];
+      out[0] = sum;
+    }
+    """
+    given, out = RANDOM.integers(0, 9, size=3000, dtype=np.int32), np.zeros(1, dtype=np.int32)
+    assert kinds(run(source, given, out, block=1)) == []
+    assert out[0] == given.sum()

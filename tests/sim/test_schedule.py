@@ -92,3 +92,21 @@ def test_a_file_that_is_no_recording_is_refused(tmp_path: Path) -> None:
     file.write_text("replay1:nonsense")
     with pytest.raises(ScheduleError, match="not a recorded schedule"):
         parse_schedule(f"replay:{file}")
+
+
+POLITE = """
+extern "C" __global__ void kernel(int* flag, int* noise, int* out) {
+  if (blockIdx.x == 0) { flag[0] = 1; return; }
+  while (atomicAdd(noise + blockIdx.x, 1) >= 0)  // changes memory, so it looks like progress
+    if (*(volatile int*)flag) break;
+  out[blockIdx.x] = 1;
+}
+"""
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_loop_that_polls_does_not_keep_others_waiting(seed: int) -> None:
+    flag, noise, out = (np.zeros(size, dtype=np.int32) for size in (1, 3, 3))
+    result = run(POLITE, flag, noise, out, grid=3, block=1, schedule=Pct(seed))
+    assert set(kinds(result)) <= {"race"}  # the flag is an ordinary store
+    assert out.tolist() == [0, 1, 1]

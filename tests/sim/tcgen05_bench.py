@@ -24,7 +24,8 @@ if TYPE_CHECKING:
     from mlagen.sim.schedule import Schedule
 
 IMAGE_BYTES = 48 * 1024
-COLUMNS = 512
+# Of the 512 columns that it allocates, those that it fills and reads back.
+COLUMNS = 256
 
 PRELUDE = """
 typedef unsigned int u32; typedef unsigned long long u64; typedef unsigned short u16;
@@ -70,13 +71,14 @@ _SOURCE = (
     + """
 struct Operation { u64 a, b; u32 d, descriptor, added, kept[8]; };
 extern "C" __global__ void __launch_bounds__(128, 1) CLUSTER
-bench(const uint4* images, const u32* initial, u32* result, const Operation* operations, int count) {
+bench(const uint4* images, const u32* initial, u32* result, const Operation* operations, int count, int bytes,
+      int columns) {
   extern __shared__ __align__(1024) unsigned char memory[];
   u32 base = shared_address(memory), bar = base + IMAGE, slot = bar + 8, rank = 0;
   if (GROUP == 2) asm volatile("mov.u32 %0, %cluster_ctarank;" : "=r"(rank));
   u32 warp = __shfl_sync(~0u, threadIdx.x / 32, 0);
-  images += rank * (IMAGE / 16); initial += rank * 128 * 512; result += rank * 128 * 512;
-  for (int i = threadIdx.x; i < IMAGE / 16; i += 128) ((uint4*)memory)[i] = images[i];
+  images += rank * (IMAGE / 16); initial += rank * 128 * COLUMNS; result += rank * 128 * COLUMNS;
+  for (int i = threadIdx.x; i < bytes / 16; i += 128) ((uint4*)memory)[i] = images[i];
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
   if (threadIdx.x == 0) { init(bar, 1); fence_init(); }
   if (warp == 0)
@@ -84,9 +86,9 @@ bench(const uint4* images, const u32* initial, u32* result, const Operation* ope
   before(); __syncthreads(); after();
   u32 tensor = *(volatile u32*)(memory + IMAGE + 8);
   u32 lanes = tensor + (warp << 21);
-  for (u32 c = 0; c < 512; c += 32) {
+  for (u32 c = 0; c < columns; c += 32) {
     __align__(16) u32 v[32]; u32 address = lanes + c;
-    for (int i = 0; i < 8; ++i) ((uint4*)v)[i] = ((const uint4*)(initial + threadIdx.x * 512 + c))[i];
+    for (int i = 0; i < 8; ++i) ((uint4*)v)[i] = ((const uint4*)(initial + threadIdx.x * COLUMNS + c))[i];
     STORE_32
   }
   wait_stores();
@@ -102,11 +104,11 @@ bench(const uint4* images, const u32* initial, u32* result, const Operation* ope
   }
   wait(bar, 0);
   after();
-  for (u32 c = 0; c < 512; c += 32) {
+  for (u32 c = 0; c < columns; c += 32) {
     __align__(16) u32 v[32]; u32 address = lanes + c;
     LOAD_32
     wait_loads();
-    for (int i = 0; i < 8; ++i) ((uint4*)(result + threadIdx.x * 512 + c))[i] = ((uint4*)v)[i];
+    for (int i = 0; i < 8; ++i) ((uint4*)(result + threadIdx.x * COLUMNS + c))[i] = ((uint4*)v)[i];
   }
   before(); SYNCHRONIZE; after();
   if (warp == 0) asm volatile("tcgen05.dealloc.cta_group::GROUP_.sync.aligned.b32 %0, 512;" :: "r"(tensor));
@@ -194,6 +196,7 @@ def bench_ptx(form: Form) -> str:
         "SYNCHRONIZE": _CLUSTER_SYNC if form.group == 2 else "__syncthreads()",
         "CLUSTER": "__cluster_dims__(2, 1, 1)" if form.group == 2 else "",
         "GROUP": str(form.group),
+        "COLUMNS": str(COLUMNS),
         "IMAGE": str(IMAGE_BYTES),
     }.items():
         source = source.replace(name, text)
@@ -215,25 +218,28 @@ def run_bench(
     Args:
         form: The instruction.
         operations: Its operands, one entry an instruction.
-        images: Shared memory of each CTA, from byte 0 of an area that lies at a multiple of 1024.
-        initial: Tensor memory before, `[CTA, lane, column]`; zeros if not given.
+        images: Shared memory of each CTA, from byte 0 of an area that lies at a multiple of 1024; multiples of 16.
+        initial: Tensor memory before, `[CTA, lane, column]`, of a multiple of 32 columns; zeros if not given.
         checks: Strict ones if not given.
         schedule: Who goes when.
         ptx: Instead of the form's own kernel.
     """
     memory = GlobalMemory()
     shared = np.zeros((form.group, IMAGE_BYTES), np.uint8)
+    size = max((len(image) for image in images or []), default=0)
     for number, image in enumerate(images or []):
         shared[number, : len(image)] = image
-    if initial is None:
-        initial = np.zeros((form.group, 128, COLUMNS), np.uint32)
-    result = np.zeros_like(initial)
+    before = np.zeros((form.group, 128, COLUMNS), np.uint32)
+    columns = COLUMNS if initial is None else initial.shape[-1]
+    if initial is not None:
+        before[..., :columns] = initial
+    result = np.zeros_like(before)
     packed = np.frombuffer(b"".join(one.packed() for one in operations), np.uint8).copy()
     pointers = [
         memory.add(array, name)
         for array, name in (
             (shared, "images"),
-            (initial, "initial"),
+            (before, "initial"),
             (result, "result"),
             (packed, "operations"),
         )
@@ -246,7 +252,7 @@ def run_bench(
         shared_memory_bytes=IMAGE_BYTES + 16,
         parameters=(
             *(struct.pack("<Q", pointer) for pointer in pointers),
-            struct.pack("<i", len(operations)),
+            *(struct.pack("<i", number) for number in (len(operations), size, columns)),
         ),
     )
     outcome = simulate(
@@ -256,4 +262,4 @@ def run_bench(
         checks=checks or Checks.strict(),
         schedule=schedule,
     )
-    return result, outcome
+    return result[..., :columns], outcome

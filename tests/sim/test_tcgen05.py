@@ -38,8 +38,8 @@ BASE = 1024
 B_OFFSET = 16 * 1024
 
 
-def swizzled(offset: int, swizzle: int) -> int:
-    """Where TMA puts a byte: the address bits 4 to 6 exclusive-or those from bit 7 on."""
+def swizzled(offset: NDArray[np.intp], swizzle: int) -> NDArray[np.intp]:
+    """Where TMA puts bytes: the address bits 4 to 6 exclusive-or those from bit 7 on."""
     return offset ^ (offset >> 7 & (swizzle // 16 - 1)) << 4 if swizzle else offset
 
 
@@ -62,15 +62,13 @@ class Placed:
         rows, depth = values.shape
         size = values.dtype.itemsize
         raw = np.ascontiguousarray(values).view(np.uint8).reshape(rows, depth, size)
-        for row, k in product(range(rows), range(depth)):
-            outer, inner = (k, row) if self.is_transposed else (row, k)
-            byte = inner * size
-            width = self.swizzle or 16
-            lines = depth if self.is_transposed else rows
-            panel, inside = divmod(byte, width)
-            at = panel * lines * width + outer * width + inside
-            at = self.offset + swizzled(at, self.swizzle)
-            image[at : at + size] = raw[row, k]
+        row, k = np.meshgrid(np.arange(rows), np.arange(depth), indexing="ij")
+        outer, inner = (k, row) if self.is_transposed else (row, k)
+        width = self.swizzle or 16
+        lines = depth if self.is_transposed else rows
+        panel, inside = np.divmod(inner * size, width)
+        at = self.offset + swizzled(panel * lines * width + outer * width + inside, self.swizzle)
+        image[at[:, :, None] + np.arange(size)] = raw
 
     def descriptor(self, rows: int, depth: int) -> int:
         """Its matrix descriptor (PTX ISA 9.7.16.4.1), for an image at the start of dynamic shared memory."""
@@ -138,30 +136,35 @@ class Case:
         return Form(opcode, self.ts, bool(self.kept), tail)
 
 
-def places(case: Case) -> dict[tuple[int, int], list[tuple[int, int, int]]]:
-    """Row and column of D -> the cells `(CTA, lane, column)`; and in the same lanes the row of A.
+@dataclass(frozen=True)
+class Stretch:
+    """Lanes of one warp of tensor memory, the rows of D (and of A) in them, and their part of N in columns 0 and up."""
 
-    By the figures of PTX ISA 9.7.16.10.5, warp by warp: which rows and which part of N each warp's lanes hold.
-    """
-    warps = {
-        (256, 2, False): [
-            (c, 32 * w, 32, 128 * c + 32 * w, 0, 1) for c in (0, 1) for w in range(4)
-        ],
-        (128, 2, False): [
-            (c, 32 * w, 32, 64 * c + 32 * (w % 2), w // 2, 2) for c in (0, 1) for w in range(4)
-        ],
-        (128, 1, False): [(0, 32 * w, 32, 32 * w, 0, 1) for w in range(4)],
-        (128, 1, True): [(0, 32 * w, 32, 32 * w, 0, 1) for w in range(4)],
-        (64, 1, False): [(0, 32 * w, 16, 16 * w, 0, 1) for w in range(4)],
-        (64, 1, True): [(0, 32 * w, 32, 32 * (w % 2), w // 2, 2) for w in range(4)],
-        (32, 1, True): [(0, 32 * w, 32, 0, w, 4) for w in range(4)],
+    cta: int
+    lanes: slice
+    rows: slice
+    part: int
+    parts: int
+
+
+def stretches(case: Case) -> list[Stretch]:
+    """Where D lies, by the figures of PTX ISA 9.7.16.10.5, warp by warp."""
+    # Rows of D that a CTA and that a warp holds, and how many warps hold all rows of a part of N.
+    rows_of_cta, height, cycle = {
+        (256, 2, False): (128, 32, 4),
+        (128, 2, False): (64, 32, 2),
+        (128, 1, False): (128, 32, 4),
+        (128, 1, True): (128, 32, 4),
+        (64, 1, False): (64, 16, 4),
+        (64, 1, True): (64, 32, 2),
+        (32, 1, True): (32, 32, 1),
     }[case.m, case.group, case.ws]
-    found: dict[tuple[int, int], list[tuple[int, int, int]]] = {}
-    for cta, first_lane, height, first_row, part, parts in warps:
-        width = case.n // parts
-        for lane, column in product(range(height), range(width)):
-            key = (first_row + lane, part * width + column)
-            found.setdefault(key, []).append((cta, first_lane + lane, column))
+    found = []
+    for cta, warp in product(range(case.group), range(4)):
+        row = rows_of_cta * cta + height * (warp % cycle)
+        lanes = slice(32 * warp, 32 * warp + height)
+        rows = slice(row, row + height)
+        found.append(Stretch(cta, lanes, rows, warp // cycle, 4 // cycle))
     return found
 
 
@@ -173,7 +176,7 @@ def random_operand(
     return rng.integers(low, 5, shape).astype(dtype)
 
 
-A_COLUMN = 384
+A_COLUMN = 192
 
 
 def run_case(case: Case) -> tuple[NDArray[np.uint32], NDArray[np.uint32], SimulationResult]:
@@ -186,22 +189,17 @@ def run_case(case: Case) -> tuple[NDArray[np.uint32], NDArray[np.uint32], Simula
     rows_a, rows_b = case.m // case.group, case.n // case.group
     images = []
     for cta in range(case.group):
-        image = np.zeros(IMAGE_BYTES, np.uint8)
+        image = np.zeros(IMAGE_BYTES if case.n > 64 else B_OFFSET + 8192, np.uint8)
         a_place.write(image, a[cta * rows_a :][:rows_a])
         b_place.write(image, b[cta * rows_b :][:rows_b])
         images.append(image)
-    initial = rng.integers(-50, 50, (case.group, 128, COLUMNS))
-    words = initial.astype(np.float32).view(np.uint32)
-    if case.d_type == "s32":
-        words = initial.astype(np.int32).view(np.uint32)
-    if case.d_type == "f16":
-        words = initial.astype(np.float16).view(np.uint16).astype(np.uint32)
-    cells = places(case)
+    columns = COLUMNS if case.ts or case.n > 64 else 96
+    initial = rng.integers(-50, 50, (case.group, 128, columns))
+    words = encode(initial, case.d_type)
     if case.ts:
         a_words = np.ascontiguousarray(a).view(np.uint32)
-        for (row, _), somewhere in cells.items():
-            for cta, lane, _ in somewhere:
-                words[cta, lane, A_COLUMN : A_COLUMN + a_words.shape[1]] = a_words[row]
+        for one in stretches(case):
+            words[one.cta, one.lanes, A_COLUMN:][:, : a_words.shape[1]] = a_words[one.rows]
     operation = Operation(
         A_COLUMN if case.ts else a_place.descriptor(rows_a, case.k),
         b_place.descriptor(rows_b, case.k),
@@ -212,25 +210,28 @@ def run_case(case: Case) -> tuple[NDArray[np.uint32], NDArray[np.uint32], Simula
     )
     found, outcome = run_bench(case.form, [operation], images=images, initial=words)
     sign = (-1 if case.negate_a else 1) * (-1 if case.negate_b else 1)
-    result = sign * (a.astype(np.float64) @ b.astype(np.float64).T)
+    result = sign * (a.astype(np.float64) @ b.astype(np.float64).T) + 0.0  # no negative zeros
     expected = words.copy()
-    for (row, column), somewhere in cells.items():
-        for cta, lane, at in somewhere:
-            index = 128 * cta + lane
-            if case.kept and case.kept[index // 32] >> (index % 32) & 1:
-                continue
-            old = float(initial[cta, lane, at]) * 2.0**-case.scale if case.added else 0.0
-            expected[cta, lane, at] = encode(result[row, column] + old, case.d_type)
+    for one in stretches(case):
+        width = case.n // one.parts
+        new = result[one.rows, one.part * width :][:, :width]
+        if case.added:
+            new = new + initial[one.cta, one.lanes, :width] * 2.0**-case.scale
+        expected[one.cta, one.lanes, :width] = encode(new, case.d_type)
+    for number, word in enumerate(case.kept):
+        cta, first = divmod(32 * number, 128)
+        kept = [first + bit for bit in range(32) if word >> bit & 1]
+        expected[cta, kept] = words[cta, kept]
     return found, expected, outcome
 
 
-def encode(value: float, d_type: str) -> int:
-    """A cell of D."""
+def encode(values: NDArray[np.generic], d_type: str) -> NDArray[np.uint32]:
+    """Cells of D."""
     if d_type == "f32":
-        return int(np.float32(value).view(np.uint32))
+        return values.astype(np.float32).view(np.uint32)
     if d_type == "f16":
-        return int(np.float16(value).view(np.uint16))
-    return int(np.int32(value).view(np.uint32))
+        return values.astype(np.float16).view(np.uint16).astype(np.uint32)
+    return values.astype(np.int32).view(np.uint32)
 
 
 CASES = {
@@ -492,7 +493,7 @@ def test_products_of_other_shapes_on_one_accumulator_race() -> None:
 
 def test_a_product_may_overwrite_a_of_an_earlier_one() -> None:
     """The rule that S(i+1) over P(i) needs: ISA 9.4, in one thread."""
-    operations = [small_operation(a=128, d=0), small_operation(a=256, d=96)]
+    operations = [small_operation(a=128, d=0), small_operation(a=200, d=96)]
     ones = np.full((1, 128, COLUMNS), 0x3F803F80, np.uint32)  # pairs of 1.0 as bf16
     found, outcome = run_small(operations, form=TS, initial=ones)
     assert outcome.findings == ()
@@ -501,7 +502,7 @@ def test_a_product_may_overwrite_a_of_an_earlier_one() -> None:
 
 
 def test_a_product_must_not_read_what_an_earlier_one_writes_as_a() -> None:
-    operations = [small_operation(a=128, d=0), small_operation(a=32, d=256)]
+    operations = [small_operation(a=128, d=0), small_operation(a=32, d=192)]
     ones = np.full((1, 128, COLUMNS), 0x3F803F80, np.uint32)
     _, outcome = run_small(operations, form=TS, initial=ones)
     assert kinds(outcome) == {"race"}

@@ -141,6 +141,7 @@ class MBarrier(Waitable):
             self._arrivers = [*self._arrivers, site.warp][-_SHOWN_ARRIVERS:]
         if knowledge is not None:
             self._published |= knowledge
+        self._check_bytes(site)
         if not may_complete and not self.pending and not self.bytes:
             self.report("mbarrier-complete", "a .noComplete arrival ends the phase", site)
         self._advance()

@@ -111,7 +111,7 @@ class NamedBarrier(Waitable):
                     site,
                 )
             self._count(warp)
-            self._advance(site)
+            self._advance()
         return phase
 
     def lanes_ended(self, warp: Warp) -> None:
@@ -119,7 +119,7 @@ class NamedBarrier(Waitable):
         if warp.alive and self._lanes.get(warp, 0) & warp.alive == warp.alive:
             self._count(warp)
         if self.arrived:
-            self._advance(None)
+            self._advance()
 
     def describe(self, path: Path) -> str:
         """How many are missing, and who has come."""
@@ -145,17 +145,13 @@ class NamedBarrier(Waitable):
         self.arrived.append(warp)
         self._published |= self.cta.simulation.order.publish(warp)
 
-    def _advance(self, site: Site | None) -> None:
+    def _advance(self) -> None:
         """Open if nobody is missing."""
-        threads = LANES * len(self.arrived)
         if self.of_all:
             if any(warp.alive and warp not in self.arrived for warp in self.cta.warps):
                 return
-        elif threads < self.expected:
+        elif LANES * len(self.arrived) < self.expected:
             return
-        if threads > self.expected:
-            text = f"{threads} threads have arrived, {self.expected} are expected"
-            self._report("barrier-over-arrival", text, site)
         self.phase += 1
         self.completed = self._published
         self.result = {

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import bisect
-from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from dataclasses import dataclass, field, fields
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+from mlagen.sim.finding_kinds import KINDS
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from mlagen.sim.hardware import Path, Warp
     from mlagen.sim.ptx import Instruction
 
 Severity = Literal["error", "note"]
 
 MOST_FINDINGS = 50
+_LANES = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,9 +39,8 @@ class Names:
     source: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Site:
-    """Where something happened.
+class Site(NamedTuple):
+    """Where something happened. A named tuple, because every visible instruction makes one.
 
     Attributes:
         cta: Running number of the CTA in the grid.
@@ -154,22 +158,26 @@ def role_of(names: Names, warp: int) -> str | None:
     return names.roles[starts[place]] if place >= 0 else None
 
 
-def render_text(findings: tuple[Finding, ...] | list[Finding], names: Names) -> str:
-    """Findings as a compiler would print them: what, where with the source line, and the earlier access."""
+def render_text(findings: Iterable[Finding], names: Names) -> str:
+    """Findings as a compiler would print them: what, where with the source line, the earlier access, what to do."""
     lines = names.source.splitlines()
     return "\n\n".join(_render(finding, names, lines) for finding in findings)
 
 
 def _render(finding: Finding, names: Names, lines: list[str]) -> str:
-    about = " of ".join(name for name in (finding.barrier, finding.region) if name)
-    head = f"{finding.severity}: {finding.kind}: {finding.message}" + (
-        f" ({about})" if about else ""
+    about = ", ".join(
+        name for name in (finding.barrier, finding.region) if name and name not in finding.message
     )
-    parts = [head]
+    parts = [
+        f"{finding.severity}: {finding.kind}: {finding.message}" + (f" ({about})" if about else "")
+    ]
     if finding.site is not None:
         parts.append(_place("at", finding.site, names, lines))
     if finding.earlier is not None:
         parts.append(_place("earlier", finding.earlier, names, lines))
+    kind = KINDS.get(finding.kind)
+    if kind is not None and kind.advice:
+        parts.append(f"  {kind.advice}")
     return "\n".join(parts)
 
 
@@ -177,12 +185,32 @@ def _place(word: str, site: Site, names: Names, lines: list[str]) -> str:
     role = role_of(names, site.warp)
     who = f"CTA {site.cta}, warp {site.warp}" + (f" ({role})" if role else "")
     where = f"line {site.source_line}" if site.source_line else f"PTX line {site.ptx_line}"
-    text = f"  {word}: {where}, {who}, step {site.step}: {site.opcode}"
+    text = f"  {word}: {where}, {who}{_lanes(site.lanes)}, step {site.step}: {site.opcode}"
     if site.source_line and site.source_line <= len(lines):
         text += f"\n    {site.source_line:5} | {lines[site.source_line - 1].strip()}"
     return text
 
 
-def to_json(findings: tuple[Finding, ...] | list[Finding]) -> list[dict[str, Any]]:
+def _lanes(lanes: int) -> str:
+    """Which lanes, unless all of them: `, lanes 0-3 and 8`."""
+    runs: list[tuple[int, int]] = []
+    for lane in range(_LANES):
+        if lanes >> lane & 1:
+            first = runs.pop()[0] if runs and runs[-1][1] == lane - 1 else lane
+            runs.append((first, lane))
+    if runs == [(0, _LANES - 1)] or not runs:
+        return ""
+    words = [f"{first}" if first == last else f"{first}-{last}" for first, last in runs]
+    return f", lane{'s' if lanes & (lanes - 1) else ''} {' and '.join(words)}"
+
+
+def to_json(findings: Iterable[Finding]) -> list[dict[str, Any]]:
     """Findings as values for `json.dumps`."""
-    return [asdict(finding) for finding in findings]
+    return [
+        {
+            one.name: value._asdict() if isinstance(value, Site) else value
+            for one in fields(finding)
+            for value in [getattr(finding, one.name)]
+        }
+        for finding in findings
+    ]

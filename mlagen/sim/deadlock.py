@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from mlagen.sim.hardware import ALL_LANES
 from mlagen.sim.mbarrier import MBarrier
 from mlagen.sim.program import Visible
+from mlagen.sim.report import lines_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -90,7 +91,8 @@ def _describe_path(path: Path, program: Program) -> str:
     what = ""
     if isinstance(step, Visible):
         source = step.instruction.source_line
-        where = f"line {source}" if source is not None else where
+        if source is not None:
+            where = lines_text(source, step.instruction.call_lines)
         what = f" {step.instruction.opcode}"
     if path.waiting_on is not None:
         waits = f"waits for {path.waiting_on.describe(path)}"

@@ -209,8 +209,9 @@ class MBarrier(Waitable):
                 "mbarrier-init-order",
                 "used without waiting for the warp that initialised it",
                 site,
+                earlier=warp.cta.simulation.order.site_of(self.init_event),
             )
-            warp.ordered |= 1 << self.init_event  # once is enough
+            self.init_event = 0
 
     def check_fenced(self, async_visible: int, site: Site | None) -> None:
         """Report a use by the async proxy or another CTA that the initialisation may not have reached."""
@@ -221,8 +222,10 @@ class MBarrier(Waitable):
             "mbarrier-init-fence",
             "no fence.mbarrier_init (or fence.proxy.async) follows its initialisation",
             site,
+            earlier=simulation.order.site_of(self.init_event),
             severity="error" if simulation.strict else "note",
         )
+        self.init_event = 0  # the event before the launch, which everybody knows: once is enough
 
     def note_user(self, user: Actor, site: Site | None) -> None:
         """Remember a use, if the kernel invalidates barriers: that must come after all uses."""

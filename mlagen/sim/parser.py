@@ -15,7 +15,8 @@ from mlagen.sim.scope import NAME, OperandError, Scope, parse_operands
 _COMMENT = re.compile(r'"[^"\n]*"|//[^\n]*|/\*.*?\*/', re.DOTALL)
 _STATEMENT = re.compile(
     rf"""\s*(?:
-      \.loc\s+\d+\s+(?P<loc>\d+)[^\n]*
+      \.loc\s+\d+\s+(?P<loc>\d+)(?:\s+(?P<column>\d+))?
+      (?:[^\n]*\binlined_at\s+\d+\s+(?P<call>\d+)\s+(?P<call_column>\d+))?[^\n]*
     | \.(?P<directive>\w+)
     | (?P<brace>[{{}}])
     | (?P<label>{NAME})\s*:(?!:)
@@ -61,6 +62,9 @@ class _Body:
     scopes: list[Scope] = field(default_factory=list)
     variables: list[Variable] = field(default_factory=list)
     source_line: int | None = None
+    call_lines: tuple[int, ...] = ()
+    # Line and column -> the calls through which it was inlined when it was last given.
+    calls: dict[tuple[str, str | None], tuple[int, ...]] = field(default_factory=dict)
 
 
 def _new_body() -> _Body:
@@ -227,8 +231,8 @@ class _Parser:
             statement = self._next()
             if statement["opcode"] is not None:
                 self._instruction(statement)
-            elif (line := statement["loc"]) is not None:
-                body.source_line = int(line) or body.source_line
+            elif statement["loc"] is not None:
+                self._location(statement)
             elif (label := statement["label"]) is not None:
                 self._label(label)
             elif statement["brace"] == "{":
@@ -241,6 +245,16 @@ class _Parser:
                 self._directive(statement["directive"])
             else:
                 raise self._error("the text ends inside a function")
+
+    def _location(self, statement: re.Match[str]) -> None:
+        """`.loc`: where the next instructions come from. Calls are given one by one, outer ones first."""
+        body = self._body
+        body.source_line = int(statement["loc"]) or body.source_line
+        body.call_lines = ()
+        if statement["call"] is not None:
+            outer = body.calls.get((statement["call"], statement["call_column"]), ())
+            body.call_lines = (int(statement["call"]), *outer)
+        body.calls[statement["loc"], statement["column"]] = body.call_lines
 
     def _label(self, name: str) -> None:
         scope = self._body.scope
@@ -294,6 +308,7 @@ class _Parser:
                 line=self._line(start),
                 source_line=body.source_line,
                 text=statement[0].strip(),
+                call_lines=body.call_lines,
             )
         )
         body.scopes.append(body.scope)

@@ -115,6 +115,7 @@ class Instruction:
         line: In the PTX text, from 1.
         source_line: Of the CUDA source, from the last `.loc`; None without `-lineinfo`.
         text: As written.
+        call_lines: Source lines of the calls through which it was inlined, innermost first.
     """
 
     index: int
@@ -124,6 +125,7 @@ class Instruction:
     line: int
     source_line: int | None
     text: str
+    call_lines: tuple[int, ...] = ()
 
     @property
     def parts(self) -> tuple[str, ...]:

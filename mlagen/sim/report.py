@@ -50,6 +50,7 @@ class Site(NamedTuple):
         ptx_line: Line in the PTX text.
         source_line: Line of the CUDA source, if the PTX says so.
         step: The simulation's stamp.
+        call_lines: Lines of the calls through which that line was inlined, innermost first.
     """
 
     cta: int
@@ -59,6 +60,7 @@ class Site(NamedTuple):
     ptx_line: int
     source_line: int | None
     step: int
+    call_lines: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,11 +111,11 @@ class Findings:
         region: str | None = None,
         severity: Severity = "error",
     ) -> None:
-        """Report something; the same kind at the same two instructions counts once."""
+        """Report something; the same kind at the same two places of the source counts once."""
         key = (
             kind,
-            site.ptx_line if site else message,
-            earlier.ptx_line if earlier else None,
+            _source_place(site) if site else message,
+            _source_place(earlier) if earlier else None,
             severity,
         )
         if key in self._seen or len(self.items) >= MOST_FINDINGS:
@@ -133,6 +135,7 @@ class Findings:
             instruction.line,
             instruction.source_line,
             warp.cta.simulation.step,
+            instruction.call_lines,
         )
 
     def region_name(self, offset: int) -> str | None:
@@ -149,6 +152,19 @@ class Findings:
     def role(self, warp: int) -> str | None:
         """Role of a warp of a CTA."""
         return role_of(self.names, warp)
+
+
+def _source_place(site: Site) -> tuple[int, ...]:
+    """What tells places in a kernel apart: lines of the source, if they are known."""
+    if site.source_line is None:
+        return (0, site.ptx_line)
+    return (1, site.source_line, *site.call_lines)
+
+
+def lines_text(source_line: int, call_lines: tuple[int, ...]) -> str:
+    """`line 230, called in 294, 727`."""
+    calls = ", ".join(str(line) for line in call_lines)
+    return f"line {source_line}" + (f", called in {calls}" if calls else "")
 
 
 def role_of(names: Names, warp: int) -> str | None:
@@ -186,9 +202,8 @@ def _place(word: str, site: Site, names: Names, lines: list[str]) -> str:
     who = f"CTA {site.cta}, warp {site.warp}" + (f" ({role})" if role else "")
     where = f"line {site.source_line}" if site.source_line else f"PTX line {site.ptx_line}"
     text = f"  {word}: {where}, {who}{_lanes(site.lanes)}, step {site.step}: {site.opcode}"
-    if site.source_line and site.source_line <= len(lines):
-        text += f"\n    {site.source_line:5} | {lines[site.source_line - 1].strip()}"
-    return text
+    quoted = [line for line in (site.source_line, *site.call_lines) if line and line <= len(lines)]
+    return "\n".join([text, *(f"    {line:5} | {lines[line - 1].strip()}" for line in quoted)])
 
 
 def _lanes(lanes: int) -> str:

@@ -122,6 +122,7 @@ def test_json_holds_everything_by_name() -> None:
             "ptx_line": 7,
             "source_line": None,
             "step": 12,
+            "call_lines": [],
         },
         "earlier": None,
         "barrier": None,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import struct
-from dataclasses import replace
 from itertools import product
 from typing import TYPE_CHECKING
 from unittest.mock import Mock
@@ -382,7 +381,7 @@ def test_what_one_thread_has_fenced_is_not_handed_on() -> None:
     def load(line: int) -> list[str]:
         access = TensorAccess("tcgen05.ld", cta)
         order.register(access, second, site)
-        order.tensor_read(shadow, slice(0, 1), access, replace(site, ptx_line=line))
+        order.tensor_read(shadow, slice(0, 1), access, site._replace(ptx_line=line))
         return [finding.kind for finding in findings.items]
 
     assert load(2) == ["tcgen05-fence"]

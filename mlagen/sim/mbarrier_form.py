@@ -37,6 +37,8 @@ def addressed(bind: Binder, operand: Operand) -> Callable[[Path], list[tuple[Cta
 
     def find(path: Path) -> list[tuple[Cta, int]]:
         cta = path.warp.cta
-        return [locate_shared(cta, int(value)) for value in lane_values(read(path), path).tolist()]
+        values = lane_values(read(path), path).tolist()
+        located = {value: locate_shared(cta, value) for value in set(values)}
+        return [located[value] for value in values]
 
     return find

@@ -56,26 +56,29 @@ def decode_wait(instruction: Instruction, bind: Binder) -> Handler:
 
     def wait(path: Path) -> Waitable | None:
         site = path.warp.cta.simulation.findings.site(path, instruction)
-        asked = [int(value) for value in lane_values(phases(path), path).tolist()]
+        asked = lane_values(phases(path), path).tolist()
         barriers = _barriers_of(path, find(path), site)
         answers = {
             (barrier, value): barrier.test(value) if by_parity else barrier.test_token(value)
-            for barrier, value in zip(barriers, asked, strict=True)
+            for barrier, value in dict.fromkeys(zip(barriers, asked, strict=True))
             if barrier is not None
         }
         ended = [barrier for (barrier, _), answer in answers.items() if answer]
         if answers and not ended and path.pending != TIMED_OUT:
             path.pending = asked[0]
-            waited = list(dict.fromkeys(barrier for barrier, _ in answers))
+            waited = sorted({barrier for barrier, _ in answers}, key=lambda one: one.address)
             return waited[0] if len(waited) == 1 else _AnyBarrier(waited)
         for barrier in dict.fromkeys(ended):
             _observe(path, barrier, site, relaxed=relaxed)
         # Where there is no barrier, which has been reported, nobody waits.
+        if all(answers.values()):
+            write(path, np.True_)
+            return None
         seen = [
             barrier is None or answers[barrier, value]
             for barrier, value in zip(barriers, asked, strict=True)
         ]
-        write(path, np.True_ if all(seen) else all_lanes(np.array(seen), path))
+        write(path, all_lanes(np.array(seen), path))
         return None
 
     return wait
@@ -83,17 +86,15 @@ def decode_wait(instruction: Instruction, bind: Binder) -> Handler:
 
 def _barriers_of(path: Path, places: list[tuple[Cta, int]], site: Site) -> list[MBarrier | None]:
     """The barrier of each lane; None after reporting that there is none."""
-    found: dict[tuple[int, int], MBarrier | None] = {}
+    found: dict[tuple[Cta, int], MBarrier | None] = {}
     cta = path.warp.cta
-    for owner, address in places:
-        if (owner.rank, address) in found:
-            continue
+    for owner, address in dict.fromkeys(places):
         if owner is not cta:
             cta.simulation.findings.add(
                 "mbarrier-remote-wait", "only a CTA's own mbarriers can be waited for", site
             )
-        found[owner.rank, address] = owner.barriers.at(address, path, site)
-    return [found[owner.rank, address] for owner, address in places]
+        found[owner, address] = owner.barriers.at(address, path, site)
+    return [found[place] for place in places]
 
 
 def _observe(path: Path, barrier: MBarrier, site: Site, *, relaxed: bool) -> None:

@@ -175,10 +175,12 @@ def _operations(
 
 
 def _title(event: TraceEvent, source: list[str]) -> str:
-    """What happened, at which step and line."""
+    """What happened, at which step and line, and through which calls it came to that line."""
     text = f"{event.label}, step {event.step}"
-    line = event.source_line
-    if line is None:
+    if event.source_line is None:
         return text
-    quoted = f": {source[line - 1].strip()}" if 0 < line <= len(source) else ""
-    return f"{text}, line {line}{quoted}"
+    lines = (event.source_line, *event.call_lines)
+    return f"{text}, " + "\n".join(
+        f"line {line}" + (f": {source[line - 1].strip()}" if 0 < line <= len(source) else "")
+        for line in lines
+    )

@@ -25,6 +25,7 @@ class TraceEvent:
         pc: Of the instruction, -1 if there is none.
         source_line: Of the CUDA source, if known.
         label: The opcode, or the operation's name.
+        call_lines: Lines of the calls through which it was inlined, innermost first.
     """
 
     step: int
@@ -35,6 +36,7 @@ class TraceEvent:
     pc: int
     source_line: int | None
     label: str
+    call_lines: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +96,7 @@ class Recorder:
                 instruction.index,
                 instruction.source_line,
                 instruction.opcode,
+                instruction.call_lines,
             )
         )
 
@@ -111,6 +114,7 @@ class Recorder:
                 instruction.index,
                 instruction.source_line,
                 operation.name,
+                instruction.call_lines,
             )
         )
 

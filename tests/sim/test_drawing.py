@@ -96,3 +96,9 @@ def test_operations_that_overlap_lie_in_rows_of_their_own() -> None:
 
 def test_nothing_is_drawn_of_nothing() -> None:
     assert bars(draw((), NAMES)) == {}
+
+
+def test_a_bar_names_the_calls_that_led_to_its_line() -> None:
+    inlined = TraceEvent(1, 0, 0, None, "run", 0, 1, "bar.sync", (2, 3))
+    (title,) = bars(draw([inlined], NAMES))
+    assert title == "bar.sync, step 1, line 1: first\nline 2: a < b\nline 3: third"

@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from mlagen.spec.score_mod import Identity
 from mlagen.verify.arrays import Array, Backend, backend_of
 from mlagen.verify.reference import reference
 
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 UNIT_ROUNDOFF = {"bfloat16": 2.0**-8, "float16": 2.0**-11}
 # Half the distance of the smallest numbers: what rounding may lose where it is not relative.
 LEAST_ROUNDING = {"bfloat16": 2.0**-134, "float16": 2.0**-25}
+FLOAT32_ROUNDOFF = 2.0**-24
 # What float32 adds to a bound.
 _FLOAT32 = 1 + 1 / 64
 # Of an LSE in float32: what accumulation and approximate exponentials and logarithms explain.
@@ -109,7 +111,8 @@ def rounding_bound(
 
     A kernel rounds each probability once before it multiplies it with V, and each output once:
     `|out - exact| <= u_o |exact| + u_p sum(p |v|) / l`, with the unit roundoffs of the output's and the
-    inputs' dtype, and a 64th more for what float32 adds and for rounding what was rounded.
+    inputs' dtype, and a 64th more for what float32 adds and for rounding what was rounded. In float16
+    small probabilities lose a fixed amount instead, of at most that times the sum of all visible |v|.
 
     Args:
         spec: The kernel.
@@ -121,25 +124,42 @@ def rounding_bound(
     """
     ops = backend_of(expected)
     positive = {**tensors, "v": ops.absolute(tensors["v"])}
-    magnitude, _ = reference(spec, positive, softmax_scale=softmax_scale)
+    magnitude, lse = reference(spec, positive, softmax_scale=softmax_scale)
     output_unit, input_unit = UNIT_ROUNDOFF[str(spec.output_dtype)], UNIT_ROUNDOFF[spec.dtype]
     if exact_probabilities:
         input_unit /= 256
-    least = ops.where(
-        magnitude > 0, magnitude * 0 + LEAST_ROUNDING[str(spec.output_dtype)], magnitude
-    )
-    return _FLOAT32 * (output_unit * ops.absolute(expected) + input_unit * magnitude) + least
+    bound = output_unit * ops.absolute(expected) + input_unit * magnitude
+    nothing = magnitude * 0
+    if any(mod.kind == "alibi" for mod in spec.score_mods):
+        # Adding a bias to a large score rounds in float32 at the size of the score, which is that of the LSE.
+        size = _finite_size(lse)
+        bound = bound + 2 * FLOAT32_ROUNDOFF * size[..., None] * magnitude
+    if spec.dtype == "float16":
+        bound = bound + LEAST_ROUNDING["float16"] * _visible_sum(spec, positive)
+    least = ops.where(magnitude > 0, nothing + LEAST_ROUNDING[str(spec.output_dtype)], nothing)
+    return _FLOAT32 * bound + least
+
+
+def _visible_sum(spec: KernelSpec, tensors: Mapping[str, Array]) -> Array:
+    """The sum of V over the keys that each row sees: their mean, which equal scores give, times their number."""
+    plain = spec.model_copy(update={"score_mod": Identity(), "sink": False})
+    queries = {name: tensors[name] * 0 for name in ("q", "q_nope", "q_pe") if name in tensors}
+    mean, lse = reference(plain, {**tensors, **queries})
+    return mean * backend_of(mean).exp(lse)[..., None]
 
 
 def lse_bound(expected: Array) -> Array:
-    """The largest error of each LSE: 1e-5, or 2e-6 of its size; 0 where it is -inf."""
+    """The largest error of each LSE: 1e-5, or 2e-6 of its size."""
     ops = backend_of(expected)
-    nothing = ops.zeros((1,) * len(expected.shape))
-    size = ops.absolute(expected)
-    size = ops.where(size == math.inf, nothing, size)
-    return ops.where(
-        LSE_RELATIVE * size > LSE_ABSOLUTE, LSE_RELATIVE * size, nothing + LSE_ABSOLUTE
-    )
+    size = LSE_RELATIVE * _finite_size(expected)
+    return ops.where(size > LSE_ABSOLUTE, size, 0 * size + LSE_ABSOLUTE)
+
+
+def _finite_size(lse: Array) -> Array:
+    """The absolute value of each LSE, 0 for that of an empty row."""
+    ops = backend_of(lse)
+    size = ops.absolute(lse)
+    return ops.where(size == math.inf, ops.zeros((1,) * len(lse.shape)), size)
 
 
 def _largest_ratio(ops: Backend, error: Array, bound: Array) -> float:

@@ -69,17 +69,17 @@ def _record(arguments: argparse.Namespace) -> int:
         print(f"{len(calls)} calls")
         return 0
     if arguments.part == "micro":
-        failures = micro.record_all(arguments.folder / "micro", _out())
+        failures = micro.record_all(arguments.folder / "micro", _out(), arguments.words)
     else:
         failures = whole.record_all(_out(), arguments.words)
     return int(failures > 0)
 
 
 def _compare(arguments: argparse.Namespace) -> int:
-    from benchmarks.validation import micro, whole
+    from benchmarks.validation import micro_compare, whole
 
     arguments.results.mkdir(parents=True, exist_ok=True)
-    part = micro if arguments.part == "micro" else whole
+    part = micro_compare if arguments.part == "micro" else whole
     failures = part.compare_all(
         arguments.recordings,
         arguments.results / f"{arguments.part}.jsonl",

@@ -226,7 +226,8 @@ class CudaDriver:
             len(spec.dims),
             spec.address,
             [cuda.cuuint64_t(dim) for dim in spec.dims],
-            [cuda.cuuint64_t(stride) for stride in spec.strides_bytes],
+            # One dimension has no stride, but the driver refuses to be given none.
+            [cuda.cuuint64_t(stride) for stride in spec.strides_bytes or (0,)],
             [cuda.cuuint32_t(rows) for rows in spec.box],
             [cuda.cuuint32_t(1)] * len(spec.dims),
             cuda.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE,

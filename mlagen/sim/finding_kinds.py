@@ -174,6 +174,9 @@ KINDS = {
         "no tensor map, or one that the driver would refuse", "Tensor-map; cuTensorMapEncodeTiled"
     ),
     "tensor-coordinates": Kind("negative coordinates of a store", "Tensors", "note"),
+    "tensor-chunk": Kind(
+        "a box that begins between multiples of 16 bytes of a row", "seen on an H200"
+    ),
     # wgmma.
     "wgmma-warpgroup": Kind("not all 128 threads of a warpgroup execute it", "wgmma.mma_async"),
     "wgmma-mismatch": Kind("the warps of a warpgroup disagree about a product", "wgmma.mma_async"),

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 _ADDRESS_BITS = 64
 _MOST_DIMENSIONS = 5
 _MOST_BOX = 256
-_CHUNK_BYTES = 16
+CHUNK_BYTES = 16
 
 ELEMENT_BYTES = {
     "uint8": 1,
@@ -46,13 +46,13 @@ def problems_of(spec: TensorMapSpec) -> tuple[str, ...]:
     if len(spec.strides_bytes) != rank - 1 or len(spec.box) != rank:
         return (f"{len(spec.strides_bytes)} strides and a box of {len(spec.box)} for {rank} dims",)
     problems = []
-    if spec.address % _CHUNK_BYTES:
+    if spec.address % CHUNK_BYTES:
         problems.append(f"address {spec.address:#x} is not a multiple of 16")
     for number, extent in enumerate(spec.dims):
         if not 1 <= extent <= 1 << 32:
             problems.append(f"dimension {number} has {extent} elements: 1 to 2^32")
     for number, stride in enumerate(spec.strides_bytes, 1):
-        if stride % _CHUNK_BYTES or not 0 <= stride < 1 << 40:
+        if stride % CHUNK_BYTES or not 0 <= stride < 1 << 40:
             problems.append(
                 f"stride {stride} of dimension {number} is not a multiple of 16 below 2^40"
             )
@@ -60,7 +60,7 @@ def problems_of(spec: TensorMapSpec) -> tuple[str, ...]:
         if not 1 <= extent <= _MOST_BOX:
             problems.append(f"box has {extent} elements in dimension {number}: 1 to {_MOST_BOX}")
     row = spec.box[0] * size
-    if row % _CHUNK_BYTES:
+    if row % CHUNK_BYTES:
         problems.append(f"a row of the box has {row} bytes, not a multiple of 16")
     if spec.swizzle_bytes not in SWIZZLES:
         problems.append(f"swizzle of {spec.swizzle_bytes} bytes: 0, 32, 64 or 128")

@@ -29,7 +29,15 @@ from mlagen.sim.bulk_decode import (
 )
 from mlagen.sim.ptx import Address
 from mlagen.sim.reductions import NAMES, OF_ELEMENT_TYPE, find_reduction
-from mlagen.sim.tensor_map import box_shape, problems_of, region_of, row_regions, swizzle_of
+from mlagen.sim.tensor_map import (
+    CHUNK_BYTES,
+    ELEMENT_BYTES,
+    box_shape,
+    problems_of,
+    region_of,
+    row_regions,
+    swizzle_of,
+)
 from mlagen.sim.tensor_map_object import MAP_BYTES, decode_map
 from mlagen.sim.windows import OFFSET_MASK, locate_shared, space_of
 
@@ -231,7 +239,18 @@ def _box_in_global(
     *,
     writes: bool,
 ) -> GlobalBox | None:
-    """The copy's place in global memory; None after reporting that it may not touch it."""
+    """The copy's place in global memory; None after reporting that it may not touch it.
+
+    Boxes must begin at multiples of 16 bytes of a row: the manual does not say so, but on an H200 any other ended the
+    kernel as an illegal instruction, loads and stores alike.
+    """
+    if coordinates[0] * ELEMENT_BYTES[spec.element_type] % CHUNK_BYTES:
+        cta.simulation.findings.add(
+            "tensor-chunk",
+            f"a box begins at element {coordinates[0]} of its rows, not at a multiple of 16 bytes",
+            site,
+        )
+        return None
     if form.is_rows:
         regions = row_regions(spec, coordinates[0], coordinates[1:])
     else:

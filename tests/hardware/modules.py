@@ -59,6 +59,7 @@ def all_cases(
         *tensor_copies.cases(),
         *barriers.cases(),
         *clusters.cases(),
+        *tensor_copies.faults(),
     ]
     assert len({case.name for case in found}) == len(found), "names of cases are unique"
     return found

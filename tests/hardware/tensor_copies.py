@@ -256,8 +256,7 @@ def _ranks() -> list[Copy]:
     box = (24, 3, 2, 2, 2)
     found = []
     for rank in range(1, 6):
-        last = tuple(size - part // 2 for size, part in zip(dims, box, strict=True))
-        spots = ((8, 2, 1, 1, 1), last, (32, 5, 4, 3, 2), (0, 0, 0, 0, 0))
+        spots = ((8, 2, 1, 1, 1), (24, 6, 4, 3, 2), (32, 5, 4, 3, 2), (0, 0, 0, 0, 0))
         found += [Copy("bfloat16", dims[:rank], box[:rank], at[:rank]) for at in spots]
     return found
 
@@ -267,14 +266,14 @@ def _near_edges() -> list[Copy]:
     dims, box = (40, 9, 5), (24, 4, 2)
     spots: tuple[tuple[int, int, int], ...] = (
         (-8, 1, 1),
-        (3, -2, 1),
-        (3, 1, -1),
-        (-13, -3, -1),
+        (8, -2, 1),
+        (8, 1, -1),
+        (-16, -3, -1),
         (40, 0, 0),
         (0, 9, 0),
         (-24, 0, 0),
     )
-    spots += ((0, 2**31 - 1, 0), (-(2**31), 0, 0), (5, 7, 4))
+    spots += ((0, 2**31 - 1, 0), (-(2**31), 0, 0), (8, 7, 4))
     return [Copy("float16", dims, box, at) for at in spots]
 
 
@@ -284,7 +283,7 @@ def _element_sizes() -> list[Copy]:
         columns = 48 // size
         found += [
             Copy(element_type, (columns * 2, 6), (columns, 4), at)
-            for at in ((0, 0), (columns // 2, 3), (columns + columns // 2 + 1, 5))
+            for at in ((0, 0), (16 // size, 3), (80 // size, 5))
         ]
     return found
 
@@ -345,8 +344,25 @@ def clipped_cases() -> list[Case]:
     return found
 
 
+def faults() -> list[Case]:
+    """Boxes that begin between multiples of 16 bytes, which an H200 answers with an illegal instruction."""
+    found = [
+        Copy("bfloat16", (64, 6), (columns, 4), (at, 1), swizzle)
+        for columns, at, swizzle in (
+            (32, 4, 0),
+            (16, 8, 32),
+            (16, 4, 32),
+            (64, 1, 128),
+            (64, 12, 128),
+        )
+    ]
+    found += [Copy("uint8", (96, 6), (16, 1), (1, 0)), Copy("float32", (64, 6), (4, 2), (2, 1))]
+    made = [load_case(copy) for copy in found] + [store_case(copy) for copy in found]
+    return [replace(case, name=f"fault/{case.name}") for case in made]
+
+
 def cases() -> list[Case]:
-    """All of them."""
+    """All of them that a GPU answers."""
     loads = _ranks() + _near_edges() + _element_sizes() + _swizzles()
     stores = [copy for copy in loads if min(copy.at) >= 0]  # PTX asks this of stores
     found = [load_case(copy) for copy in loads] + [store_case(copy) for copy in stores]

@@ -47,7 +47,7 @@ READY:
   bar.warp.sync 0xffffffff;
   tensormap.cp_fenceproxy.global.shared::cta.tensormap::generic.release.gpu.sync.aligned [d1], [made], 128;
   fence.proxy.tensormap::generic.acquire.gpu [d1], 128;
-  mov.b32 r4, 2; mov.b32 r5, 1;
+  mov.b32 r4, 8; mov.b32 r5, 1;
   @p0 mbarrier.arrive.expect_tx.shared::cta.b64 _, [bar], 64;
   @p0 cp.async.bulk.tensor.2d.shared::cta.global.mbarrier::complete_tx::bytes [tile], [d1, {r4, r5}], [bar];
 WAIT:
@@ -84,7 +84,7 @@ def run(ptx: str) -> tuple[np.ndarray, np.ndarray, SimulationResult]:
 def test_a_box_comes_through_a_map_that_the_kernel_makes() -> None:
     matrix, out, outcome = run(PTX)
     assert outcome.findings == ()
-    np.testing.assert_array_equal(out, matrix[1:5, 2:10])
+    np.testing.assert_array_equal(out, matrix[1:5, 8:16])
 
 
 @pytest.mark.parametrize(

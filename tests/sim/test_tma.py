@@ -144,13 +144,13 @@ def integers(*shape: int, dtype: Any = np.float16) -> np.ndarray:
     [
         ((100,), (64,), (0,)),
         ((100,), (64,), (-8,)),
-        ((100,), (64,), (70,)),
+        ((100,), (64,), (72,)),
         ((20, 64), (64, 8), (0, 4)),
         ((20, 64), (32, 8), (48, 15)),
         ((20, 64), (32, 8), (-16, -3)),
         ((20, 64), (32, 8), (64, 0)),
         ((5, 7, 16), (16, 3, 2), (0, 5, -1)),
-        ((3, 4, 5, 16), (8, 2, 3, 2), (4, 4, 2, 1)),
+        ((3, 4, 5, 16), (16, 2, 3, 2), (8, 4, 2, 1)),
         ((2, 3, 4, 5, 8), (8, 4, 2, 2, 2), (0, 2, 3, -1, 1)),
     ],
 )
@@ -688,3 +688,8 @@ def test_stores_that_may_not_be() -> None:
 def test_other_forms_are_refused(code: str) -> None:
     with pytest.raises(UnsupportedPtxError, match=code.split(" ")[0].split(".im2col")[0][:30]):
         launch(code, {})
+
+
+@pytest.mark.parametrize(("column", "found"), [(8, []), (4, ["tensor-chunk"])])
+def test_boxes_begin_at_multiples_of_16_bytes(column: int, found: list[str]) -> None:
+    assert load(integers(8, 32), (16, 4), (column, 0))[1] == found

@@ -38,12 +38,14 @@ class Simulator:
             break are notes.
         ctas: Most blocks of a launch.
         trace: Whether to keep every step, for `mlagen.sim.trace`.
+        most_steps: After how many steps to give up; None for the simulator's own limit, beyond any small problem.
     """
 
     schedule: str = "lazy"
     level: Literal["strict", "practice"] = "strict"
     ctas: int = FEW_CTAS
     trace: bool = False
+    most_steps: int | None = None
 
     def __post_init__(self) -> None:
         """Refuse what cannot be run.
@@ -174,7 +176,7 @@ def _simulate(
     """Lay out device memory and run the launch."""
     from mlagen.sim.memory import GlobalMemory
     from mlagen.sim.schedule import parse_schedule
-    from mlagen.sim.simulate import Checks, simulate
+    from mlagen.sim.simulate import MOST_STEPS, Checks, simulate
 
     memory = GlobalMemory()
     written = call.written
@@ -197,6 +199,7 @@ def _simulate(
         checks=Checks(simulator.level),
         names=names,
         trace=simulator.trace,
+        most_steps=simulator.most_steps or MOST_STEPS,
     )
     return _with_counter_checked(result, memory, tickets)
 

@@ -38,6 +38,8 @@ def main() -> int:
     step.add_argument("results", type=Path)
     step.add_argument("-k", dest="words", action="append", default=[], help="only these")
     step.add_argument("--jobs", type=int, default=os.cpu_count())
+    step.add_argument("--most", type=int, help="calls of a whole kernel")
+    step.add_argument("--accumulation", choices=("fast", "hardware"), default="fast")
     arguments = parser.parse_args()
     steps_by_name = {"prepare": _prepare, "record": _record, "compare": _compare}
     return steps_by_name[arguments.step](arguments)
@@ -79,13 +81,22 @@ def _compare(arguments: argparse.Namespace) -> int:
     from benchmarks.validation import micro_compare, whole
 
     arguments.results.mkdir(parents=True, exist_ok=True)
-    part = micro_compare if arguments.part == "micro" else whole
-    failures = part.compare_all(
-        arguments.recordings,
-        arguments.results / f"{arguments.part}.jsonl",
-        jobs=arguments.jobs,
-        words=arguments.words,
-    )
+    if arguments.part == "micro":
+        failures = micro_compare.compare_all(
+            arguments.recordings,
+            arguments.results / "micro.jsonl",
+            jobs=arguments.jobs,
+            words=arguments.words,
+        )
+    else:
+        failures = whole.compare_all(
+            arguments.recordings,
+            arguments.results / f"whole-{arguments.accumulation}.jsonl",
+            jobs=arguments.jobs,
+            words=arguments.words,
+            most=arguments.most,
+            accumulation=arguments.accumulation,
+        )
     return int(failures > 0)
 
 

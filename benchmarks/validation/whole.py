@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from mlagen.sim.products import Accumulation
     from mlagen.spec.model import KernelSpec
     from mlagen.verify.problems import Problem
 
@@ -153,11 +154,15 @@ def _run_on_gpu(kernels: Kernels, spec: KernelSpec, problem: Problem) -> Answer:
     return Answer.of(spec, problem, outputs)
 
 
-def simulated(spec: KernelSpec, problem: Problem, kernels: Kernels) -> tuple[Answer, list[str]]:
+def simulated(
+    spec: KernelSpec, problem: Problem, kernels: Kernels, accumulation: Accumulation
+) -> tuple[Answer, list[str]]:
     """The simulator's answer, and its findings."""
     outputs = Outputs.of(spec, problem)
     arguments = {**problem.tensors, **problem.options, **outputs.arguments()}
-    result = kernels.simulate(arguments, simulator=Simulator(ctas=problem.ctas)).result
+    result = kernels.simulate(
+        arguments, simulator=Simulator(ctas=problem.ctas, accumulation=accumulation)
+    ).result
     findings = [finding.kind for finding in result.findings] if result else []
     return Answer.of(spec, problem, outputs), findings
 
@@ -224,7 +229,9 @@ def _lse_ratio(gpu: NDArray[np.float64], simulator: NDArray[np.float64]) -> floa
     return float(np.max(np.abs(gpu[finite] - simulator[finite]) / allowed, initial=0.0))
 
 
-def compare_kernel(kernel: str, answers: dict[str, tuple[bytes, ...]]) -> list[Comparison]:
+def compare_kernel(
+    kernel: str, answers: dict[str, tuple[bytes, ...]], accumulation: Accumulation
+) -> list[Comparison]:
     """Run a kernel's problems in the simulator; `answers` are the GPU's, by problem."""
     spec = specs()[kernel]
     kernels = mlagen.load(spec, backend="sim")
@@ -232,7 +239,7 @@ def compare_kernel(kernel: str, answers: dict[str, tuple[bytes, ...]]) -> list[C
     for name, parts in answers.items():
         problem = make_problem(spec, name)
         begin = time.perf_counter()
-        answer, findings = simulated(spec, problem, kernels)
+        answer, findings = simulated(spec, problem, kernels, accumulation)
         seconds = time.perf_counter() - begin
         gpu = Answer.from_parts(parts, spec.geometry.v_head_dim)
         fields = compare_answers(gpu, answer, spec.dtype)
@@ -244,7 +251,15 @@ def compare_kernel(kernel: str, answers: dict[str, tuple[bytes, ...]]) -> list[C
     return found
 
 
-def compare_all(recording: Path, results: Path, *, jobs: int, words: Sequence[str] = ()) -> int:
+def compare_all(
+    recording: Path,
+    results: Path,
+    *,
+    jobs: int,
+    words: Sequence[str] = (),
+    most: int | None = None,
+    accumulation: Accumulation = "fast",
+) -> int:
     """Compare every recorded call, append to `results` (a line each) and leave out what is there. Returns failures."""
     done = {key(line["kernel"], line["problem"]) for line in map(json.loads, _lines(results))}
     work: dict[str, dict[str, tuple[bytes, ...]]] = {}
@@ -255,13 +270,25 @@ def compare_all(recording: Path, results: Path, *, jobs: int, words: Sequence[st
                 work.setdefault(kernel, {})[problem] = parts
     print(f"{sum(map(len, work.values()))} calls of {len(work)} kernels, {len(done)} done before")
     with results.open("a") as stream, ProcessPoolExecutor(jobs) as pool:
-        futures = [pool.submit(compare_kernel, kernel, calls) for kernel, calls in work.items()]
+        futures = [
+            pool.submit(compare_kernel, kernel, _some(calls, most), accumulation)
+            for kernel, calls in work.items()
+        ]
         for count, future in enumerate(as_completed(futures), start=1):
             for comparison in future.result():
                 stream.write(json.dumps(asdict(comparison)) + "\n")
             stream.flush()
             print(f"{count} of {len(futures)}", flush=True)
     return sum(not is_good(line) for line in map(json.loads, _lines(results)))
+
+
+def _some(calls: dict[str, tuple[bytes, ...]], most: int | None) -> dict[str, tuple[bytes, ...]]:
+    """So many of a kernel's calls: evenly among those ordered by size of the answer."""
+    if most is None or most >= len(calls):
+        return calls
+    names = sorted(calls, key=lambda name: (sum(map(len, calls[name])), name))
+    chosen = np.linspace(0, len(names) - 1, most + 2).astype(int)[1:-1]
+    return {names[i]: calls[names[i]] for i in chosen}
 
 
 def is_good(line: dict[str, Any]) -> bool:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from mlagen.plan.plan import KernelPlan
     from mlagen.runtime.arguments import Call
     from mlagen.sim.memory import GlobalMemory
+    from mlagen.sim.products import Accumulation
     from mlagen.sim.report import Names
     from mlagen.sim.simulate import SimulationResult
 
@@ -39,6 +40,7 @@ class Simulator:
         ctas: Most blocks of a launch.
         trace: Whether to keep every step, for `mlagen.sim.trace`.
         most_steps: After how many steps to give up; None for the simulator's own limit, beyond any small problem.
+        accumulation: How wgmma adds up: `fast`, or as `hardware` does, to the last bit; see `mlagen.sim.products`.
     """
 
     schedule: str = "lazy"
@@ -46,6 +48,7 @@ class Simulator:
     ctas: int = FEW_CTAS
     trace: bool = False
     most_steps: int | None = None
+    accumulation: Accumulation = "fast"
 
     def __post_init__(self) -> None:
         """Refuse what cannot be run.
@@ -200,6 +203,7 @@ def _simulate(
         names=names,
         trace=simulator.trace,
         most_steps=simulator.most_steps or MOST_STEPS,
+        accumulation=simulator.accumulation,
     )
     return _with_counter_checked(result, memory, tickets)
 

@@ -297,7 +297,7 @@ class Simulation:
     constants: NDArray[np.uint8] = field(default_factory=lambda: np.zeros(0, np.uint8))
     tensor_maps: dict[int, TensorMapSpec] = field(default_factory=dict)
     ctas: list[Cta] = field(default_factory=list)
-    accumulation: Accumulation = "hardware"
+    accumulation: Accumulation = "fast"
     operations: list[AsyncOperation] = field(default_factory=list)
     submitted: int = 0
     woken: list[Warp] = field(default_factory=list)

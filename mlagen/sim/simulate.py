@@ -107,7 +107,7 @@ def simulate(
     resident: int = RESIDENT_CLUSTERS,
     trace: bool = False,
     most_steps: int = MOST_STEPS,
-    accumulation: Accumulation = "hardware",
+    accumulation: Accumulation = "fast",
 ) -> SimulationResult:
     """Run one launch.
 

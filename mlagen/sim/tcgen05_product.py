@@ -138,7 +138,7 @@ class MatrixProduct(AsyncOperation):
             return multiply_add_integers(a, b, old, saturate=descriptor.saturate)
         mode = self.cta.simulation.accumulation
         # Nothing is known of shorter sums on sm_100a, whatever the inputs.
-        return multiply_add(a, b, old, "f32" if mode == "hardware" else mode)
+        return multiply_add(a, b, old, "f64" if mode == "f64" else "f32")
 
 
 def decode_accumulator(words: NDArray[np.uint32], d_type: str) -> NDArray[Any]:

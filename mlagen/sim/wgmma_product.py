@@ -11,6 +11,7 @@ from mlagen.sim.elements import ELEMENT_BYTES, decode_elements
 from mlagen.sim.hardware import WARPS_OF_WARPGROUP, AsyncOperation, Waitable
 from mlagen.sim.layout import decode_hopper, place_tile
 from mlagen.sim.products import multiply_add, multiply_add_integers
+from mlagen.sim.tensor_core_sum import aligned_sum
 from mlagen.sim.wgmma_fragment import THREADS, a_of_registers, d_of_registers, registers_of_d
 
 if TYPE_CHECKING:
@@ -166,9 +167,9 @@ class Product(AsyncOperation):
         if form.negates:
             a = -a
         mode = self.cta.simulation.accumulation
-        if mode == "hardware":
-            mode = "fp22" if ELEMENT_BYTES[form.a_type] == 1 else "f32"
-        result = multiply_add(a, b, c, mode)
+        if mode == "hardware" or (mode == "fast" and ELEMENT_BYTES[form.a_type] == 1):
+            return aligned_sum(a, b, c, form.a_type, form.b_type, form.d_type)
+        result = multiply_add(a, b, c, "f64" if mode == "f64" else "f32")
         return result.astype(np.float16).astype(np.float32) if form.d_type == "f16" else result
 
 

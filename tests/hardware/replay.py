@@ -72,7 +72,13 @@ def replay(case: Case) -> Replayed:
         parameters=tuple(_parameter(one, addresses) for one in case.parameters),
         cluster=(case.cluster, 1, 1),
     )
-    result = simulate(program_of(case.module, case.entry), record, memory, checks=Checks.strict())
+    result = simulate(
+        program_of(case.module, case.entry),
+        record,
+        memory,
+        checks=Checks.strict(),
+        accumulation="hardware",
+    )
     outputs = tuple(
         array.tobytes()
         for array, buffer in zip(arrays, case.buffers, strict=True)

@@ -15,6 +15,7 @@ from mlagen.launch_record import TensorMapSpec
 from mlagen.sim.memory import GlobalMemory
 from mlagen.sim.products import multiply_add
 from mlagen.sim.schedule import Pct
+from mlagen.sim.tensor_core_sum import aligned_sum
 from tests.sim.ptx_kernel import BASE, kinds, launch, only, prepare_barrier, wait_barrier
 
 if TYPE_CHECKING:
@@ -551,13 +552,13 @@ def test_eight_bit_floats_lose_small_addends_on_hopper() -> None:
         a = np.full((64, 32), small, np.float32)
         b = np.full((8, 32), small, np.float32)
         a[:, 0] = b[:, 0] = large
-        assert (multiply_add(a, b, None, "fp22") == large * large).all()
+        assert (aligned_sum(a, b, None, "e4m3", "e4m3", "f32") == large * large).all()
         assert (multiply_add(a, b, None, "f32") > large * large).all()
     c = np.full((64, 8), 256, np.float32)
     a = np.full((64, 32), 2.0**-4, np.float32)
     b = a[:8]
     for _ in range(64):
-        c = multiply_add(a, b, c, "fp22")
+        c = aligned_sum(a, b, c, "e4m3", "e4m3", "f32")
     assert (c == 256).all()
 
 
@@ -569,11 +570,8 @@ def test_modes_of_summation() -> None:
     largest = np.maximum(np.abs(a[:, None] * b[None]).max(axis=2), np.abs(c))
     np.testing.assert_array_equal(multiply_add(a, b, c, "f64"), wide.astype(np.float32))
     assert (np.abs(multiply_add(a, b, c, "f32") - wide) <= 17 * 2.0**-24 * largest * 16).all()
-    truncated = multiply_add(a, b, c, "truncate")
-    assert (np.abs(truncated - wide) <= 17 * 2.0**-25 * largest + 2.0**-23 * np.abs(wide)).all()
-    cut = multiply_add(a, b, c, "fp22")
-    assert (np.abs(cut - wide) <= 17 * 2.0**-13 * largest + 2.0**-13 * np.abs(wide)).all()
-    assert not (cut.view(np.uint32) & 0x3FF).any()
+    truncated = aligned_sum(a, b, c, "bf16", "bf16", "f32")
+    assert (np.abs(truncated - wide) <= 17 * 2.0**-24 * largest + 2.0**-23 * np.abs(wide)).all()
 
 
 def test_a_run_sums_as_it_is_told() -> None:
@@ -581,9 +579,9 @@ def test_a_run_sums_as_it_is_told() -> None:
     large, small = np.full((64, 64), 2.0**-4), np.full((8, 64), 2.0**-4)
     large[:, 0] = small[:, 0] = 16
     for element_type, mode, sums in (
-        ("e4m3", "hardware", 256.0),
+        ("e4m3", "fast", 256.0),
         ("e4m3", "f32", 256 + 63 / 256),
-        ("bf16", "hardware", 256 + 63 / 256),
+        ("bf16", "fast", 256 + 63 / 256),
     ):
         dtype = TYPES[element_type][0]
         k = 64 if element_type == "bf16" else 128
@@ -599,13 +597,18 @@ def test_a_run_sums_as_it_is_told() -> None:
         assert (found == sums).all()
 
 
-@pytest.mark.parametrize("mode", ["f32", "f64", "truncate", "fp22"])
+@pytest.mark.parametrize("mode", ["f32", "f64", "hardware"])
 def test_infinities_and_nan_pass(mode: Any) -> None:
     a = np.ones((64, 16), np.float32)
     b = np.ones((8, 16), np.float32)
     a[0, 0], a[1, 3], b[2, 5] = np.inf, np.nan, -np.inf
     with np.errstate(invalid="ignore"):
-        found = multiply_add(a, b, np.zeros((64, 8), np.float32), mode)
+        c = np.zeros((64, 8), np.float32)
+        found = (
+            aligned_sum(a, b, c, "bf16", "bf16", "f32")
+            if mode == "hardware"
+            else multiply_add(a, b, c, mode)
+        )
     assert np.isposinf(found[0, 0])
     assert np.isnan(found[1]).all()
     assert np.isneginf(found[5, 2])

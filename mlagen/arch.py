@@ -27,6 +27,11 @@ class Arch:
     tensor_flops_per_cycle: int
     exp2_per_cycle: int
 
+    @property
+    def virtual_name(self) -> str:
+        """NVRTC's name of the PTX of this architecture, which it then does not assemble."""
+        return self.name.replace("sm_", "compute_")
+
 
 SM_90A = Arch("sm_90a", (9, 0), 232_448, 65_536, 0, 4_096, 16)
 SM_100A = Arch("sm_100a", (10, 0), 232_448, 65_536, 512, 8_192, 16)

@@ -21,7 +21,6 @@ from typing import TYPE_CHECKING, Literal
 
 from mlagen.atomic_file import write_atomically
 from mlagen.cache import KernelCache
-from mlagen.compile.nvrtc import KERNEL_OPTIONS
 from mlagen.errors import CacheError, MlagenError
 from mlagen.kernel_compiler import (
     BuildKey,
@@ -30,6 +29,7 @@ from mlagen.kernel_compiler import (
     KernelCompiler,
     LintPolicy,
     LintState,
+    Output,
     Render,
     build_key,
     generator_digest,
@@ -96,7 +96,7 @@ def build_specs(
     cache: KernelCache | None = None,
     policy: CompilePolicy | None = None,
     lint: LintPolicy = "auto",
-    options: tuple[str, ...] = KERNEL_OPTIONS,
+    output: Output = "cubin",
     progress: Progress | None = None,
 ) -> list[BuiltKernel]:
     """Return the built kernels of `specs`, in their order; for the arguments see `build_plans`.
@@ -113,7 +113,7 @@ def build_specs(
         cache=cache,
         policy=policy,
         lint=lint,
-        options=options,
+        output=output,
         progress=progress,
     )
     if failed := [outcome for outcome in outcomes if isinstance(outcome, FailedKernel)]:
@@ -146,7 +146,7 @@ def build_plans(
     cache: KernelCache | None = None,
     policy: CompilePolicy | None = None,
     lint: LintPolicy = "auto",
-    options: tuple[str, ...] = KERNEL_OPTIONS,
+    output: Output = "cubin",
     progress: Progress | None = None,
     render: Render = render_kernel,
 ) -> list[BuiltKernel | FailedKernel]:
@@ -162,8 +162,8 @@ def build_plans(
         policy: `auto` compiles what the cache lacks, `never` nothing, `always` everything; None as
             settings say.
         lint: `auto` skips the SASS lint where nvdisasm is not installed, `strict` fails there (for
-            CI), `off` checks no machine code.
-        options: NVRTC options beside the architecture; they are part of a kernel's key.
+            CI).
+        output: `cubin`, or for the simulator `ptx` with source lines.
         progress: Called with each event.
         render: Plan to CUDA text.
 
@@ -176,7 +176,7 @@ def build_plans(
         lint=lint,
         render=render,
         generator=generator_digest() if render is render_kernel else None,
-        options=options,
+        output=output,
     )
     compiler.check_tools()
     report = progress or (lambda _event: None)

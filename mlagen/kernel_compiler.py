@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from mlagen.cache import SCHEMA, Entry, KernelCache
-from mlagen.compile.nvrtc import KERNEL_OPTIONS, compile_cuda, nvrtc_identity
-from mlagen.compile.resources import Resources, check_resources, parse_resources
+from mlagen.compile.nvrtc import KERNEL_OPTIONS, LINE_OPTIONS, compile_cuda, nvrtc_identity
+from mlagen.compile.resources import NOT_ASSEMBLED, Resources, check_resources, parse_resources
 from mlagen.compile.sass import LINT_VERSION, disassemble, find_nvdisasm, lint_sass
 from mlagen.errors import CacheError, CompileError, MissingDependencyError, MlagenError
 from mlagen.package_files import shipped_folder
@@ -27,7 +27,8 @@ if TYPE_CHECKING:
     from mlagen.plan.plan import KernelPlan
     from mlagen.settings import CompilePolicy
 
-LintPolicy = Literal["auto", "strict", "off"]
+LintPolicy = Literal["auto", "strict"]
+Output = Literal["cubin", "ptx"]
 LintState = Literal["passed", "skipped"]
 Render = Callable[["KernelPlan"], str]
 
@@ -70,7 +71,7 @@ class BuiltKernel:
     Attributes:
         plan: How it works and what it takes.
         source: Its CUDA text.
-        cubin: Its binary.
+        cubin: Its binary; empty if only PTX was asked for.
         ptx: What the binary was assembled from; empty for a kernel from a folder of `mlagen build
             --out`.
         resources: Registers, spills, shared memory.
@@ -107,11 +108,11 @@ class KernelCompiler:
     Attributes:
         cache: Where kernels are kept.
         policy: When to compile.
-        lint: Whether a missing nvdisasm is an error; `off` checks nothing of the machine code.
+        lint: Whether a missing nvdisasm is an error.
         render: Plan to CUDA text.
         generator: Digest of the code behind `render`, so that a text known to be in the cache need
             not be rendered to be found; None to render always.
-        options: NVRTC options beside the architecture.
+        output: `cubin`, or for the simulator `ptx`: the same instructions with their source lines, not assembled.
     """
 
     cache: KernelCache
@@ -119,7 +120,7 @@ class KernelCompiler:
     lint: LintPolicy
     render: Render
     generator: str | None = None
-    options: tuple[str, ...] = KERNEL_OPTIONS
+    output: Output = "cubin"
 
     def check_tools(self) -> None:
         """Raise MissingDependencyError if what every kernel needs is not here."""
@@ -180,7 +181,14 @@ class KernelCompiler:
         return self._stored(plan, self._key(plan, source_sha256))
 
     def _key(self, plan: KernelPlan, source_sha256: str) -> str:
-        return _build_key(source_sha256, arch=plan.arch.name, options=self.options).digest
+        arch, options = self._target(plan)
+        return _build_key(source_sha256, arch=arch, options=options).digest
+
+    def _target(self, plan: KernelPlan) -> tuple[str, tuple[str, ...]]:
+        """Architecture and options for NVRTC."""
+        if self.output == "ptx":
+            return plan.arch.virtual_name, LINE_OPTIONS
+        return plan.arch.name, KERNEL_OPTIONS
 
     def _remember(self, plan: KernelPlan, source: str) -> None:
         if self.generator is not None:
@@ -202,7 +210,8 @@ class KernelCompiler:
 
     def _compile(self, plan: KernelPlan, source: str, key: str) -> Entry:
         begin = time.perf_counter()
-        compiled = compile_cuda(source, name=plan.name, arch=plan.arch.name, options=self.options)
+        arch, options = self._target(plan)
+        compiled = compile_cuda(source, name=plan.name, arch=arch, options=options)
         entry = Entry(
             spec_hash=plan.spec.hash,
             key=key,
@@ -211,11 +220,11 @@ class KernelCompiler:
             cubin=compiled.cubin,
             ptx=compiled.ptx,
             log=compiled.log,
-            resources=parse_resources(compiled.log),
+            resources=parse_resources(compiled.log) if compiled.cubin else NOT_ASSEMBLED,
             lint=None,
             compile_seconds=time.perf_counter() - begin,
         )
-        if self.lint != "off":
+        if self.output == "cubin":
             entry = self._checked(plan, entry)
         self.cache.write(entry)
         logger.info("%s: compiled in %.2f s", plan.name, entry.compile_seconds)

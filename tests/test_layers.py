@@ -24,7 +24,7 @@ MAY_IMPORT = {
     "compile": set(),
     "cache": {"compile"},
     "kernel_compiler": {"spec", "plan", "compile", "cache"},
-    "build": {"spec", "plan", "render", "compile", "cache", "kernel_compiler"},
+    "build": {"spec", "plan", "render", "cache", "kernel_compiler"},
     "artifacts": {"spec", "plan", "compile", "cache", "kernel_compiler"},
     "sim": set(),
     # The sizes of problems are those of a plan's tiles.

@@ -53,6 +53,10 @@ class Resources:
     barriers: int
 
 
+# What PTX takes that nobody has assembled: unknown, and no zero of it is a measurement.
+NOT_ASSEMBLED = Resources(0, 0, 0, 0, shared_bytes=0, barriers=0)
+
+
 def parse_resources(log: str) -> Resources:
     """Return what the log of one compiled kernel says; functions that were not inlined count, too.
 

@@ -77,11 +77,9 @@ class Binaries:
             NoKernelError: It is not built, and may not be built now.
             CompileError, PlanError, UnsupportedError: It cannot be built.
         """
-        from mlagen.compile.nvrtc import LINE_OPTIONS
-
         with self._lock:
             if spec.hash not in self._with_lines:
-                (kernel,) = self._fetch([spec], capturing=False, lint="off", options=LINE_OPTIONS)
+                (kernel,) = self._fetch([spec], capturing=False, output="ptx")
                 self._with_lines[spec.hash] = kernel
             return self._with_lines[spec.hash]
 

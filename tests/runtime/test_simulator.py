@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import struct
 import subprocess
 import sys
@@ -17,6 +18,7 @@ import torch
 import mlagen
 import mlagen.sim.simulate
 from mlagen import kernel_compiler
+from mlagen.build import build_specs
 from mlagen.compile import nvrtc
 from mlagen.errors import (
     DeviceError,
@@ -29,6 +31,7 @@ from mlagen.errors import (
 )
 from mlagen.launch_record import LaunchRecord, TensorMapSpec
 from mlagen.plan import plan_kernel
+from mlagen.render import render_kernel
 from mlagen.runtime.binaries import Binaries
 from mlagen.runtime.kernel import Kernels
 from mlagen.runtime.plan_names import names_of
@@ -347,7 +350,7 @@ def test_a_second_process_compiles_nothing(monkeypatch: pytest.MonkeyPatch) -> N
     compile_cuda = nvrtc.compile_cuda
 
     def counted(source: str, **how: Any) -> Any:
-        compiled.append(how["options"])
+        compiled.append((how["arch"], how["options"]))
         return compile_cuda(source, **how)
 
     monkeypatch.setattr(kernel_compiler, "compile_cuda", counted)
@@ -355,7 +358,27 @@ def test_a_second_process_compiles_nothing(monkeypatch: pytest.MonkeyPatch) -> N
     arrays = as_arrays(make_tensors(SPEC))
     for _ in range(2):  # each `load` fetches anew, as a process does
         mlagen.load(SPEC, backend="sim").run(arrays)
-    assert compiled == [("-std=c++17", "--ptxas-options=-v", "-lineinfo")]
+    assert compiled == [("compute_90a", nvrtc.LINE_OPTIONS)]
+
+
+def test_the_simulator_runs_the_instructions_that_are_assembled() -> None:
+    """Lines aside, the PTX is that of the shipped cubin."""
+    plan = plan_kernel(SPEC)
+    source = render_kernel(plan)
+    (with_lines,) = build_specs([SPEC], output="ptx")
+    assembled = nvrtc.compile_cuda(source, name=plan.name, arch=plan.arch.name).ptx
+    assert with_lines.source == source
+    assert _instructions(with_lines.ptx) == _instructions(assembled)
+    assert with_lines.cubin == b""
+
+
+def _instructions(ptx: str) -> list[str]:
+    """The lines of a kernel's body that do something."""
+    body = ptx[ptx.index(".visible .entry") :]
+    lines = itertools.takewhile(lambda line: ".section" not in line, body.splitlines())
+    ignored = (".loc", ".file", "$L__tmp", "$L__func", "//")
+    kept = (line.strip() for line in lines)
+    return [line for line in kept if line and not line.startswith(ignored)]
 
 
 def _check_ptx(ptx: str, record: LaunchRecord, memory: object, **_: Any) -> SimulationResult:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from mlagen.runtime.simulator import Simulator
-from mlagen.trials import Trial, run_trial
+from mlagen.trials import Trial, run_trial, run_trials
 from mlagen.verify.problems import problem_names
 from tests.gpu.kernels import grid_specs, spec_of
 
@@ -59,3 +59,11 @@ def test_problems_reach_every_line(kernel: str) -> None:
         assert verdict.passed, "\n".join([verdict.key, *verdict.complaints])
         unreached.append(set(verdict.unreached))
     assert set.intersection(*unreached) == set()
+
+
+def test_trials_run_in_several_processes() -> None:
+    specs = (KERNELS["causal"], KERNELS["256x256"])
+    trials = [Trial(spec, "no keys", backend=Simulator()) for spec in specs]
+    verdicts = list(run_trials(trials, jobs=2))
+    assert {verdict.key for verdict in verdicts} == {trial.key for trial in trials}
+    assert all(verdict.passed for verdict in verdicts)

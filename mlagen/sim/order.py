@@ -48,6 +48,7 @@ from mlagen.sim.cell_states import (
     replace,
 )
 from mlagen.sim.hardware import Warp
+from mlagen.sim.knowledge import Knowledge
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -64,22 +65,6 @@ _MISSING_FENCE = {
     "proxy-fence": "ordered, but not visible to the async proxy: fence.proxy.async is missing",
     "tcgen05-fence": "ordered, but not for tensor memory: a tcgen05.fence is missing",
 }
-
-
-class Knowledge(NamedTuple):
-    """Three sets of events that a release hands over; see `hardware.Actor`."""
-
-    ordered: int = BEFORE
-    async_visible: int = BEFORE
-    tensor_ordered: int = BEFORE
-
-    def __or__(self, other: Knowledge) -> Knowledge:
-        """What both know."""
-        return Knowledge(
-            self.ordered | other.ordered,
-            self.async_visible | other.async_visible,
-            self.tensor_ordered | other.tensor_ordered,
-        )
 
 
 class _Access(NamedTuple):
@@ -381,8 +366,7 @@ class Order:
     def _join_writers(self, shadow: Shadow, cells: Cells, event: int) -> None:
         """The bytes that the last writer wrote are written again."""
         numbers, own = shadow.states[cells], 1 << event
-        before = distinct(numbers)
-        states = [self._states[number] for number in before]
+        states = [self._states[number] for number in (before := distinct(numbers))]
         joined = [state._replace(writers=state.writers | own) for state in states]
         replace(shadow, cells, numbers, before, [self._states.number(one) for one in joined])
 

@@ -112,7 +112,7 @@ class Order:
         actor.site = site
         own = 1 << actor.event
         if issuer is None:
-            actor.ordered = BEFORE | own
+            actor.ordered = own | BEFORE
             actor.async_visible = actor.tensor_ordered = BEFORE
             return
         known = self.publish(issuer)
@@ -366,15 +366,16 @@ class Order:
     def _join_writers(self, shadow: Shadow, cells: Cells, event: int) -> None:
         """The bytes that the last writer wrote are written again."""
         numbers, own = shadow.states[cells], 1 << event
-        states = [self._states[number] for number in (before := distinct(numbers))]
+        before = distinct(numbers)
+        states = map(self._states.__getitem__, before)
         joined = [state._replace(writers=state.writers | own) for state in states]
         replace(shadow, cells, numbers, before, [self._states.number(one) for one in joined])
 
     def _report(self, access: _Access, number: int, events: int) -> None:
         """Report the newest of some events that cells in a state should have come after."""
         shadow, actor = access.shadow, access.actor
-        numbers = np.arange(len(shadow.states))[access.cells]
-        wrong = np.unique(numbers[shadow.states[access.cells] == number])
+        cells = np.arange(len(shadow.states))[access.cells]
+        wrong = np.unique(cells[shadow.states[access.cells] == number])
         cell = int(wrong[0])
         address = cell * shadow.cell_bytes
         place = shadow.place(cell, len(wrong))

@@ -35,6 +35,10 @@ if TYPE_CHECKING:
     from mlagen.verify.problems import Problem
 
 
+# What an interrupted run loses of each process at most.
+_MOST_TOGETHER = 18
+
+
 @dataclass(frozen=True, slots=True)
 class Trial:
     """What to run.
@@ -269,26 +273,36 @@ def draw_trial(trial: Trial) -> str:
 def run_trials(trials: Sequence[Trial], *, jobs: int) -> Iterator[Verdict]:
     """Run trials in `jobs` processes and give their verdicts as they come.
 
-    Trials of one kernel stay together where there are enough kernels, so that each is lowered once.
+    Verdicts come in groups of trials of one kernel.
     """
-    groups: dict[object, list[Trial]] = {}
-    for trial in trials:
-        groups.setdefault(trial.spec.hash, []).append(trial)
-    if len(groups) < jobs:
-        groups = {trial.key: [trial] for trial in trials}
+    groups = _groups(trials, jobs)
     if jobs == 1 or len(groups) == 1:
         yield from map(run_trial, trials)
         return
     # Forked children would inherit threads and CUDA contexts in whatever state they are.
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(min(jobs, len(groups)), mp_context=context) as pool:
-        futures = [pool.submit(_run_all, group) for group in groups.values()]
+        futures = [pool.submit(_run_all, group) for group in groups]
         try:
             for future in as_completed(futures):
                 yield from future.result()
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
             raise
+
+
+def _groups(trials: Sequence[Trial], jobs: int) -> list[list[Trial]]:
+    """Trials of one kernel together, so that it is lowered once; one by one where there are too few kernels."""
+    kernels: dict[str, list[Trial]] = {}
+    for trial in trials:
+        kernels.setdefault(trial.spec.hash, []).append(trial)
+    if len(kernels) < jobs:
+        return [[trial] for trial in trials]
+    return [
+        own[first : first + _MOST_TOGETHER]
+        for own in kernels.values()
+        for first in range(0, len(own), _MOST_TOGETHER)
+    ]
 
 
 def _run_all(trials: list[Trial]) -> list[Verdict]:

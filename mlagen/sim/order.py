@@ -112,7 +112,7 @@ class Order:
         actor.site = site
         own = 1 << actor.event
         if issuer is None:
-            actor.ordered = own | BEFORE
+            actor.ordered = BEFORE | own
             actor.async_visible = actor.tensor_ordered = BEFORE
             return
         known = self.publish(issuer)
@@ -367,22 +367,21 @@ class Order:
         """The bytes that the last writer wrote are written again."""
         numbers, own = shadow.states[cells], 1 << event
         before = distinct(numbers)
-        states = map(self._states.__getitem__, before)
-        joined = [state._replace(writers=state.writers | own) for state in states]
-        replace(shadow, cells, numbers, before, [self._states.number(one) for one in joined])
+        states = [self._states[number] for number in before]
+        after = [one._replace(writers=one.writers | own) for one in states]
+        replace(shadow, cells, numbers, before, [self._states.number(one) for one in after])
 
     def _report(self, access: _Access, number: int, events: int) -> None:
         """Report the newest of some events that cells in a state should have come after."""
-        shadow, actor = access.shadow, access.actor
-        cells = np.arange(len(shadow.states))[access.cells]
-        wrong = np.unique(cells[shadow.states[access.cells] == number])
+        shadow, actor, cells = access.shadow, access.actor, access.cells
+        wrong = np.unique(np.arange(len(shadow.states))[cells][shadow.states[cells] == number])
         cell = int(wrong[0])
-        address = cell * shadow.cell_bytes
         place = shadow.place(cell, len(wrong))
         region = None
         cta = getattr(actor, "cta", None)  # accesses of tensor memory are actors without one
         if shadow.name == SHARED_MEMORY and cta is not None:
-            region = self._findings.region_name(address - cta.simulation.dynamic_shared_base)
+            offset = cell * shadow.cell_bytes - cta.simulation.dynamic_shared_base
+            region = self._findings.region_name(offset)
         event = events.bit_length() - 1
         earlier = self._sites.find(event, shadow, cell)
         if actor.ordered >> event & 1:

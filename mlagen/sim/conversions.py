@@ -201,6 +201,7 @@ def _to_tf32(flags: frozenset[str]) -> Callable[..., None]:
 
     def call(a: Array, out: Array) -> None:
         bits = a.view(np.uint32)
+        added: Any  # of one value or of as many as there are
         if "rna" in flags:
             added = np.uint32(0x1000)
         elif "rz" in flags:
@@ -208,15 +209,21 @@ def _to_tf32(flags: frozenset[str]) -> Callable[..., None]:
         else:
             added = np.uint32(0xFFF) + ((bits >> np.uint32(13)) & np.uint32(1))
         finite = np.isfinite(a)
-        rounded = np.where(finite, bits + added, bits) & np.uint32(0xFFFF_E000)
+        rounded = np.where(finite | ("rna" in flags), bits + added, bits) & np.uint32(0xFFFF_E000)
         if "satfinite" in flags:
             largest = (bits & np.uint32(0x8000_0000)) | np.uint32(0x7F7F_E000)
             rounded = np.where((rounded & np.uint32(0x7FFF_FFFF)) == 0x7F80_0000, largest, rounded)
+            # What an H200 makes of a NaN, which may be a number then.
+            lost = bits - np.uint32(0x2000) & np.uint32(0xFFFF_E000)
+            rounded = np.where(np.isnan(a), lost, rounded)
         if "relu" in flags:
             rounded = np.where(
                 (rounded >> np.uint32(31) != 0) & ~np.isnan(a), np.uint32(0), rounded
             )
-        out[...] = np.where(np.isnan(a), np.uint32(0x7FFF_FFFF), rounded)
+        # `.rna` rounds the fraction of a NaN like any other (seen on an H200).
+        out[...] = (
+            rounded if "rna" in flags else np.where(np.isnan(a), np.uint32(0x7FFF_E000), rounded)
+        )
 
     return call
 
@@ -228,7 +235,8 @@ def _float_to_float(result: str, flags: frozenset[str]) -> Callable[..., None]:
     mode = next((flag for flag in flags if flag in _ROUNDINGS), "rn")
 
     def call(a: Array, out: Array) -> None:
-        if "ftz" in flags and a.dtype == np.float32:
+        # An H200 flushes no source of a conversion to f16.
+        if "ftz" in flags and a.dtype == np.float32 and result != "f16":
             a = numerics.flushed(a)
         values = a.astype(np.float64)
         numerics.rounded(values if integral is None else integral(values), mode, out)
@@ -240,7 +248,7 @@ def _float_to_float(result: str, flags: frozenset[str]) -> Callable[..., None]:
 def _finish(values: Array, out: Array, flags: frozenset[str]) -> None:
     """Apply `.relu`, `.sat`, `.satfinite` and `.ftz` to a result, and make its NaNs canonical."""
     if "satfinite" in flags:
-        largest = ml_dtypes.finfo(out.dtype).max
+        largest = ml_dtypes.finfo(out.dtype).max  # type: ignore[no-untyped-call]  # NumPy's stubs, or a table of many types
         out[...] = np.where(np.isinf(out), np.copysign(largest, out), out)
     if "sat" in flags:
         out[...] = np.where(
@@ -342,7 +350,7 @@ def _halves_from_small(name: str, given: str, flags: frozenset[str]) -> Callable
             bits = (a >> np.uint16(kind.bits * half) & mask).astype(np.uint8)
             values = bits.view(kind.dtype).astype(np.float32)
             if "relu" in flags:
-                values = np.where(np.signbit(values), np.float32(0), values)
+                values = np.where(np.signbit(values) & ~np.isnan(values), np.float32(0), values)
             results = values.astype(wanted)
             if np.isnan(values).any():
                 results = np.where(np.isnan(values), numerics.canonical_nan(wanted), results)

@@ -58,7 +58,7 @@ def high_product(a: Array, b: Array) -> Array:
         kind == "i"
     ):  # as two's complement: the product of the patterns, less the other factor for a negative one
         result = result - np.where(a < 0, y, np.uint64(0)) - np.where(b < 0, x, np.uint64(0))
-    return result.view(a.dtype)
+    return result.view(a.dtype)  # type: ignore[no-any-return]  # NumPy's stubs, or a table of many types
 
 
 def multiply_high(a: Array, b: Array, out: Array) -> None:
@@ -74,6 +74,27 @@ def multiply_add_high(a: Array, b: Array, c: Array, out: Array) -> None:
 def multiply_24(a: Array, b: Array, out: Array) -> None:
     """`mul24.lo`: the lower 32 bits of the product of the lower 24."""
     np.multiply(_low_24(a), _low_24(b), out)
+
+
+def multiply_24_high(a: Array, b: Array, out: Array) -> None:
+    """`mul24.hi`: bits 16 to 47 of the product of the lower 24."""
+    out[...] = _product_24_high(a, b)
+
+
+def multiply_add_24_high(a: Array, b: Array, c: Array, out: Array) -> None:
+    """`mad24.hi`."""
+    np.add(_product_24_high(a, b), c, out)
+
+
+def multiply_add_high_saturating(a: Array, b: Array, c: Array, out: Array) -> None:
+    """`mad.hi.sat.s32`."""
+    saturating(np.add)(high_product(a, b), c, out)
+
+
+def _product_24_high(a: Array, b: Array) -> Array:
+    wide = np.multiply(_low_24(a), _low_24(b), dtype=np.int64 if a.dtype.kind == "i" else np.uint64)
+    high: Array = (wide >> wide.dtype.type(16)).astype(a.dtype)
+    return high
 
 
 def multiply_add_24(a: Array, b: Array, c: Array, out: Array) -> None:
@@ -214,8 +235,7 @@ def reverse_bits(a: Array, out: Array) -> None:
 def extract_field(a: Array, position: Array, length: Array, out: Array) -> None:
     """`bfe`: a field, zero- or sign-extended; beyond the top it is filled with the sign (9.7.1.20)."""
     bits = 8 * a.dtype.itemsize
-    start = (position & np.uint32(255)).astype(np.int64)
-    count = (length & np.uint32(255)).astype(np.int64)
+    start, count = _byte_or_less(position, bits), _byte_or_less(length, bits)
     unsigned = a.view(f"u{a.dtype.itemsize}").astype(np.uint64)
     field = np.right_shift(unsigned, start.astype(np.uint64)) & _low_mask(count)
     if a.dtype.kind == "i":
@@ -226,11 +246,37 @@ def extract_field(a: Array, position: Array, length: Array, out: Array) -> None:
     np.copyto(out, field, casting="unsafe")
 
 
+def _byte_or_less(amount: Array, bits: int) -> Array:
+    """A place or a length of 0 to 255: the low byte; of 64-bit fields all of it counts (seen on an H200)."""
+    kept = amount & np.uint32(255) if bits < 64 else np.minimum(amount, np.uint32(255))
+    return np.asarray(kept).astype(np.int64)
+
+
 def insert_field(a: Array, b: Array, position: Array, length: Array, out: Array) -> None:
     """`bfi`: the low bits of `a` placed into `b`."""
-    start = (position & np.uint32(255)).astype(np.uint64)
-    mask = _low_mask((length & np.uint32(255)).astype(np.int64)) << start
+    bits = 8 * a.dtype.itemsize
+    start = _byte_or_less(position, bits).astype(np.uint64)
+    mask = _low_mask(_byte_or_less(length, bits)) << start
     np.copyto(out, (b & ~mask) | (a.astype(np.uint64) << start & mask), casting="unsafe")
+
+
+def bit_mask_wrapping(position: Array, length: Array, out: Array) -> None:
+    """`bmsk.wrap`: the same modulo 32."""
+    bit_mask(position & np.uint32(31), length & np.uint32(31), out)
+
+
+def extend_sign_wrapping(a: Array, position: Array, out: Array) -> None:
+    """`szext.wrap`: the same modulo 32."""
+    extend_sign(a, position & np.uint32(31), out)
+
+
+def positive_extreme(ufunc: np.ufunc) -> Call:
+    """`min.relu` and `max.relu`: no less than 0."""
+
+    def call(a: Array, b: Array, out: Array) -> None:
+        np.maximum(ufunc(a, b), out.dtype.type(0), out=out)
+
+    return call
 
 
 def bit_mask(position: Array, length: Array, out: Array) -> None:

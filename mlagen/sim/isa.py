@@ -137,6 +137,9 @@ def _add_integers(row: Callable[..., None]) -> None:
     row("mad.wide", "u16 s16 u32 s32", "w=ttw", integers.multiply_add_wide)
     row("mul24.lo", "u32 s32", "t=tt", integers.multiply_24)
     row("mad24.lo", "u32 s32", "t=ttt", integers.multiply_add_24)
+    row("mul24.hi", "u32 s32", "t=tt", integers.multiply_24_high)
+    row("mad24.hi", "u32 s32", "t=ttt", integers.multiply_add_24_high)
+    row("mad.hi.sat", "s32", "t=ttt", integers.multiply_add_high_saturating)
     row("sad", INTEGERS, "t=ttt", integers.sum_of_absolute_differences)
     row("div", INTEGERS, "t=tt", integers.divide)
     row("rem", INTEGERS, "t=tt", integers.remainder)
@@ -144,6 +147,8 @@ def _add_integers(row: Callable[..., None]) -> None:
     row("neg", "s16 s32 s64", "t=t", np.negative)
     row("min", f"{INTEGERS} {PACKED_INTEGERS}", "t=tt", integers.minimum)
     row("max", f"{INTEGERS} {PACKED_INTEGERS}", "t=tt", integers.maximum)
+    row("min.relu", "s32 s16x2", "t=tt", integers.positive_extreme(np.minimum))
+    row("max.relu", "s32 s16x2", "t=tt", integers.positive_extreme(np.maximum))
     row("and", BITS, "t=tt", np.bitwise_and)
     row("or", BITS, "t=tt", np.bitwise_or)
     row("xor", BITS, "t=tt", np.bitwise_xor)
@@ -161,6 +166,8 @@ def _add_integers(row: Callable[..., None]) -> None:
     row("bfe", "u32 s32 u64 s64", "t=tuu", integers.extract_field)
     row("bfi", "b32 b64", "t=ttuu", integers.insert_field)
     row("bmsk.clamp", "b32", "t=tt", integers.bit_mask)
+    row("bmsk.wrap", "b32", "t=tt", integers.bit_mask_wrapping)
+    row("szext.wrap", "u32 s32", "t=tu", integers.extend_sign_wrapping)
     row("szext.clamp", "u32 s32", "t=tu", integers.extend_sign)
     row("clz", "b32 b64", "u=t", integers.count_leading_zeros)
     row("popc", "b32 b64", "u=t", integers.population_count)
@@ -307,7 +314,9 @@ def _instance(name: str, row: _Row, type_name: str, modifiers: frozenset[str]) -
         if type_name not in ("f32", "f32x2"):
             raise UnsupportedPtxError(f"{name}.{rounding}.{type_name}")
         call = numerics.with_rounding("fma" if name == "mad" else name, rounding)
-    if "ftz" in modifiers:
+    if "ftz" in modifiers and name in ("mul", "fma", "mad"):
+        call = numerics.flush_product_to_zero(call)
+    elif "ftz" in modifiers:
         call = numerics.flush_to_zero(call)
     if "sat" in modifiers:
         call = numerics.saturate(call)

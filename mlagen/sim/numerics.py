@@ -72,7 +72,8 @@ def _fma_f64(a: Array, b: Array, c: Array, out: Array) -> None:
     total = high + upper
     rest = sum_error(high, upper, total)
     result = total + to_odd(rest + lower, sum_error(rest, lower, rest + lower))
-    out[...] = np.where(np.isfinite(result), result, high + c)
+    unlimited = np.where(np.isinf(c) & np.isfinite(a) & np.isfinite(b), c, high + c)
+    out[...] = np.where(np.isfinite(result), result, unlimited)
 
 
 def _product_error(a: Array, b: Array, product: Array) -> Array:
@@ -156,37 +157,68 @@ def with_rounding(operation: str, mode: str) -> Call:
         a, b = sources[0].astype(np.float64), sources[1].astype(np.float64)
         if operation in ("mul", "fma"):
             a = a * b
-            b = sources[2].astype(np.float64) if operation == "fma" else np.float64(0)
+            b = sources[2].astype(np.float64) if operation == "fma" else np.float64(0)  # type: ignore[assignment]  # NumPy's stubs, or a table of many types
         elif operation == "sub":
             b = -b
         exact = a if operation == "mul" else exact_sum(a, b)
         rounded(exact, mode, out)
+        if mode == "rm" and operation != "mul":  # numbers that cancel leave -0
+            positive = (a == 0) & (b == 0) & ~np.signbit(a) & ~np.signbit(b)
+            np.copyto(out, np.float32(-0.0), where=(exact == 0) & ~positive)
 
     return call
 
 
+_FLUSHED: dict[np.dtype[Any], tuple[Any, int, int]] = {  # Any: a NumPy type
+    np.dtype(np.float32): (np.uint32, int(_EXPONENT), int(_SIGN)),
+    np.dtype(np.float16): (np.uint16, 0x7C00, 0x8000),
+}
+
+
 def flushed(values: Array) -> Array:
-    """The values, with f32 subnormals replaced by zeros of their sign."""
-    bits = values.view(np.uint32)
-    flat: Array = np.where((bits & _EXPONENT) == 0, bits & _SIGN, bits)
-    return flat.view(np.float32)
+    """The values, with f32 and f16 subnormals replaced by zeros of their sign; others as they are."""
+    if values.dtype not in _FLUSHED:
+        return values
+    unsigned, exponent, sign = _FLUSHED[values.dtype]
+    bits = values.view(unsigned)
+    flat: Array = np.where((bits & unsigned(exponent)) == 0, bits & unsigned(sign), bits)
+    return flat.view(values.dtype)
 
 
 @functools.cache
 def flush_to_zero(call: Call, results: int = 1) -> Call:
-    """`.ftz`: subnormal f32 sources and results count as zeros."""
+    """`.ftz`: subnormal f32 and f16 sources and results count as zeros."""
 
     def flush(*arguments: Array) -> None:
-        sources = [
-            a if a.dtype != np.float32 else flushed(a) for a in arguments[: -results or None]
-        ]
+        sources = [flushed(a) for a in arguments[: -results or None]]
         outs = arguments[-results:]
         call(*sources, *outs)
         for out in outs:
-            if out.dtype == np.float32:
+            if out.dtype in _FLUSHED:
                 out[...] = flushed(out)
 
     return flush
+
+
+@functools.cache
+def flush_product_to_zero(call: Call) -> Call:
+    """`.ftz` of `mul` and `fma`: what is subnormal before it is rounded becomes zero (seen on an H200)."""
+    flush = flush_to_zero(call)
+
+    def product(*arguments: Array) -> None:
+        flush(*arguments)
+        out = arguments[-1]
+        if out.dtype not in _FLUSHED:
+            return
+        smallest = np.finfo(out.dtype).smallest_normal
+        if not (np.abs(out) == smallest).any():
+            return
+        a, b, *rest = (flushed(one).astype(np.float64) for one in arguments[:-1])
+        exact = exact_sum(a * b, rest[0]) if rest else a * b
+        tiny = (np.abs(out) == smallest) & (np.abs(exact) < smallest)
+        out[...] = np.where(tiny, np.copysign(out.dtype.type(0), out), out)
+
+    return product
 
 
 @functools.cache
@@ -204,12 +236,12 @@ def saturate(call: Call) -> Call:
 
 @functools.cache
 def relu(call: Call) -> Call:
-    """`.relu`: negative results become 0; NaN stays, canonical."""
+    """`.relu`: negative results and -0 become 0; NaN stays, canonical."""
 
     def clamp(*arguments: Array) -> None:
         call(*arguments)
         out = arguments[-1]
-        out[...] = np.where(out < out.dtype.type(0), out.dtype.type(0), out)
+        out[...] = np.where(out <= out.dtype.type(0), out.dtype.type(0), out)
 
     return clamp
 
@@ -253,14 +285,14 @@ def div_approx_f32(a: Array, b: Array, out: Array) -> None:
 def canonical_nan(dtype: np.dtype[Any]) -> np.generic:
     """The NaN that the hardware makes: all bits but the sign."""
     bits = dtype.itemsize * 8
-    unsigned: np.generic = np.array((1 << (bits - 1)) - 1, f"u{bits // 8}").view(dtype)[()]
+    unsigned: np.generic = np.array((1 << (bits - 1)) - 1, f"u{bits // 8}").view(dtype)[()]  # type: ignore[assignment]  # NumPy's stubs, or a table of many types
     return unsigned
 
 
 def sum_of_rows(rows: Array, out: Array) -> None:
     """A chain of `add`: rows are added one after the other, in their order, each sum rounded."""
     if rows.shape[-1] > 1:
-        np.add.reduce(rows, 0, None, out)
+        np.add.reduce(rows, 0, None, out)  # type: ignore[call-overload]  # NumPy's stubs, or a table of many types
     else:  # NumPy would add a single column pairwise
         out[...] = np.add.accumulate(rows, 0)[-1]
 

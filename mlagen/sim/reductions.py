@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 import ml_dtypes
 import numpy as np
 
+from mlagen.sim import choices
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -52,10 +54,25 @@ def _decrement(old: NDArray[Any], bound: NDArray[Any]) -> NDArray[Any]:
     return np.where((old == 0) | (old > bound), bound, old - 1).astype(old.dtype)
 
 
+def _extreme(ufunc: np.ufunc) -> Operation:
+    """`min` or `max`: of floats, NaN loses and +0 is larger than -0, as in registers."""
+    of_floats = choices.extreme(ufunc)
+
+    def call(old: NDArray[Any], new: NDArray[Any]) -> NDArray[Any]:
+        result = np.empty_like(old)
+        if old.dtype.kind in "iu":
+            ufunc(old, new, result)
+        else:
+            of_floats(old, new, result)
+        return result
+
+    return call
+
+
 _OPERATIONS: dict[str, tuple[Operation, frozenset[str]]] = {
     "add": (np.add, _INTEGERS | _FLOATS),
-    "min": (np.minimum, _INTEGERS | {"f16", "bf16"}),
-    "max": (np.maximum, _INTEGERS | {"f16", "bf16"}),
+    "min": (_extreme(np.fmin), _INTEGERS | {"f16", "bf16"}),
+    "max": (_extreme(np.fmax), _INTEGERS | {"f16", "bf16"}),
     "inc": (_increment, frozenset({"u32"})),
     "dec": (_decrement, frozenset({"u32"})),
     "and": (np.bitwise_and, _BITS | _INTEGERS),

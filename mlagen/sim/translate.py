@@ -11,6 +11,7 @@ import numpy as np
 from mlagen.errors import UnsupportedPtxError
 from mlagen.sim import choices, integers, lanes, windows
 from mlagen.sim.isa import Alu, bits_of, find, kind_of
+from mlagen.sim.numerics import flush_to_zero
 from mlagen.sim.ptx import (
     Address,
     Immediate,
@@ -162,8 +163,7 @@ class _Translation:
         """Add an operation; sinks and missing results get registers that nobody reads."""
         plain = tuple(self._source(operand) for operand in sources)
         targets = [self._result(operand) for operand in results]
-        for kind in alu.results[len(targets) :]:
-            targets.append(self._temporary(kind))
+        targets += [self._temporary(kind) for kind in alu.results[len(targets) :]]
         targets = [
             self._temporary(kind) if target is None else target
             for target, kind in zip(targets, alu.results, strict=True)
@@ -308,7 +308,8 @@ class _Translation:
             self._emit(base, sources, results)
             return
         kinds = (*base.sources, "pred") if boolean else base.sources
-        call = choices.comparison(base.call, boolean, len(results) == 2)
+        compared = choices.pair_comparison if type_name.endswith("x2") else choices.comparison
+        call = compared(base.call, boolean, len(results) == 2)
         self._emit(Alu(call, kinds, ("pred",) * len(results)), sources, results)
 
     def _set(self) -> None:
@@ -325,11 +326,14 @@ class _Translation:
     def _select_by_sign(self) -> None:
         """`slct.dtype{.ftz}.ctype d, a, b, c`."""
         result, *sources = self._instruction.operands
-        _, type_name, *_, chooser = self._instruction.parts
+        _, *flags, type_name, chooser = self._instruction.parts
         if chooser not in ("s32", "f32"):
             raise UnsupportedPtxError(f"slct by {chooser}")
         kind = f"u{bits_of(type_name)}"
-        self._emit(Alu(choices.select_by_sign, (kind, kind, chooser), (kind,)), sources, (result,))
+        call = choices.select_by_sign
+        if "ftz" in flags:
+            call = flush_to_zero(call)
+        self._emit(Alu(call, (kind, kind, chooser), (kind,)), sources, (result,))
 
     def _elect(self) -> None:
         results, members = self._instruction.operands

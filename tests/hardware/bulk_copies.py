@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from tests.hardware.case import PRELUDE, Buffer, Case, Pointer, output, scalar
-from tests.hardware.values import patterns, raw, width
+from tests.hardware.values import FLOATS, patterns, raw, width
 
 MODULE = "bulk_copies"
 WINDOW_BYTES = 2048
@@ -169,7 +169,11 @@ def _reduction_cases() -> list[Case]:
     for kernel, opcode in _reductions():
         kind = opcode.split(".")[-1]
         buffers = (
-            Buffer(_bytes(kind, f"memory/{opcode}", WINDOW_BYTES).data, True),
+            Buffer(
+                _bytes(kind, f"memory/{opcode}", WINDOW_BYTES).data,
+                True,
+                kind if kind in FLOATS else "",
+            ),
             _bytes(kind, f"window/{opcode}", WINDOW_BYTES),
         )
         parameters = (

@@ -69,14 +69,14 @@ def _truncated(a: int, b: int) -> int:
     return -quotient if (a < 0) != (b < 0) else quotient
 
 
-def _byte(amount: int, bits: int) -> int:
+def _amount(amount: int, bits: int) -> int:
     """The low byte; of 64-bit fields an H200 takes all of it."""
     return amount & 255 if bits == 32 else min(amount, 255)
 
 
 def _field(a: int, position: int, length: int, kind: str) -> int:
     bits = _width(kind)
-    start, count = _byte(position, bits), _byte(length, bits)
+    start, count = _amount(position, bits), _amount(length, bits)
     pattern = a & (1 << bits) - 1
     top = min(start + count - 1, bits - 1)
     sign = kind[0] == "s" and count > 0 and pattern >> top & 1
@@ -88,7 +88,7 @@ def _field(a: int, position: int, length: int, kind: str) -> int:
 
 
 def _inserted(a: int, b: int, position: int, length: int, bits: int) -> int:
-    start, count = _byte(position, bits), _byte(length, bits)
+    start, count = _amount(position, bits), _amount(length, bits)
     for index in range(count):
         if start + index < bits:
             b = b & ~(1 << start + index) | (a >> index & 1) << start + index

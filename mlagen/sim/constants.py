@@ -23,7 +23,9 @@ if TYPE_CHECKING:
 
 
 def with_constants(
-    stretches: Iterable[list[MicroOp]], written_elsewhere: Iterable[Register], addresses: dict[str, int]
+    stretches: Iterable[list[MicroOp]],
+    written_elsewhere: Iterable[Register],
+    addresses: dict[str, int],
 ) -> list[list[MicroOp]]:
     """Operations whose sources are numbers wherever these are known.
 
@@ -49,7 +51,9 @@ def with_constants(
     return after
 
 
-def _substituted(operation: MicroOp, known: dict[Register, Immediate], addresses: dict[str, int]) -> MicroOp:
+def _substituted(
+    operation: MicroOp, known: dict[Register, Immediate], addresses: dict[str, int]
+) -> MicroOp:
     sources = tuple(
         _source(source, kind, known, addresses)
         for source, kind in zip(operation.sources, operation.alu.sources, strict=True)
@@ -57,10 +61,17 @@ def _substituted(operation: MicroOp, known: dict[Register, Immediate], addresses
     return operation if sources == operation.sources else replace(operation, sources=sources)
 
 
-def _source(source: Source, kind: str, known: dict[Register, Immediate], addresses: dict[str, int]) -> Source:
+def _source(
+    source: Source, kind: str, known: dict[Register, Immediate], addresses: dict[str, int]
+) -> Source:
     if isinstance(source, Symbol) and source.name in addresses:
         return Immediate(addresses[source.name])
-    if isinstance(source, Register) and source in known and VIEWS[kind].file == source.kind and kind not in ("f16", "bf16"):
+    if (
+        isinstance(source, Register)
+        and source in known
+        and VIEWS[kind].file == source.kind
+        and kind not in ("f16", "bf16")
+    ):
         return known[source]
     return source
 

@@ -41,7 +41,9 @@ class Group:
         before = first.results[0]
         for operation in rest:
             a, b = operation.sources
-            links += [source for source in (b if a == before else a,) if isinstance(source, Register)]
+            links += [
+                source for source in (b if a == before else a,) if isinstance(source, Register)
+            ]
             before = operation.results[0]
         return links
 
@@ -148,7 +150,14 @@ def _with_chains(operations: list[MicroOp], is_local: Callable[[Register], bool]
         if not _may_be_linked(operation):
             continue
         sources = [source for source in operation.sources if isinstance(source, Register)]
-        chain = next((open_chains[one] for one in sources if _same_call(operations, open_chains.get(one), operation)), None)
+        chain = next(
+            (
+                open_chains[one]
+                for one in sources
+                if _same_call(operations, open_chains.get(one), operation)
+            ),
+            None,
+        )
         if chain is None:
             chain = []
         else:
@@ -159,7 +168,9 @@ def _with_chains(operations: list[MicroOp], is_local: Callable[[Register], bool]
         result = operation.results[0]
         if is_local(result) and uses[result] == 1 and len(writes[result]) == 1:
             open_chains[result] = chain
-    return _arranged(operations, [chain for chain in chains.values() if _is_worth_it(operations, chain, writes)])
+    return _arranged(
+        operations, [chain for chain in chains.values() if _is_worth_it(operations, chain, writes)]
+    )
 
 
 def _may_be_linked(operation: MicroOp) -> bool:
@@ -176,7 +187,9 @@ def _same_call(operations: list[MicroOp], chain: list[int] | None, operation: Mi
     return chain is not None and operations[chain[-1]].alu == operation.alu
 
 
-def _is_worth_it(operations: list[MicroOp], chain: list[int], writes: dict[Register, list[int]]) -> bool:
+def _is_worth_it(
+    operations: list[MicroOp], chain: list[int], writes: dict[Register, list[int]]
+) -> bool:
     """Whether a chain is long, and nothing that it reads changes before its last link."""
     if len(chain) < _SHORTEST_CHAIN:
         return False

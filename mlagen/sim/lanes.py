@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mlagen.sim.hardware import LANES
 from mlagen.sim.choices import extreme
+from mlagen.sim.hardware import LANES
 from mlagen.sim.numerics import canonical_nan
 from mlagen.sim.windows import OFFSET_MASK
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from mlagen.sim.program import RegisterFile
+    from mlagen.sim.program import RegisterFile  # type: ignore[attr-defined]  # NumPy's stubs, or a table of many types
     from mlagen.sim.ptx import Instruction
 
     Array = NDArray[Any]  # Any: of whatever type the caller's view has
@@ -111,7 +111,7 @@ def _shuffle_sources(mode: str, offset: Array, bounds: Array) -> tuple[Array, Ar
 
 @functools.cache
 def _constant_shuffle(mode: str, offset: int, bounds: int) -> tuple[Array, Array]:
-    return _shuffle_sources(mode, np.uint32(offset)[None], np.uint32(bounds)[None])
+    return _shuffle_sources(mode, np.uint32(offset)[None], np.uint32(bounds)[None])  # type: ignore[index]  # NumPy's stubs, or a table of many types
 
 
 @functools.cache
@@ -164,10 +164,10 @@ def vote(mode: str) -> Callable[..., None]:
             bits = np.packbits(some_of, axis=-1, bitorder="little")
             result = np.ascontiguousarray(bits).view(np.uint32)
         elif mode == "any":
-            result = some_of.any(axis=-1, keepdims=True)
+            result = some_of.any(axis=-1, keepdims=True)  # type: ignore[assignment]  # NumPy's stubs, or a table of many types
         else:
             every = values if lanes.mask is None else values | ~lanes.by_warp()
-            result = every.all(axis=-1, keepdims=True)
+            result = every.all(axis=-1, keepdims=True)  # type: ignore[assignment]  # NumPy's stubs, or a table of many types
             if mode == "uni":
                 result = result | ~some_of.any(axis=-1, keepdims=True)
         _warps(out, lanes)[...] = result
@@ -252,7 +252,7 @@ def match_any(lanes: Executing, a: Array, members: Array, out: Array) -> None:
 def match_all(lanes: Executing, a: Array, members: Array, out: Array, every: Array) -> None:
     """`match.all.sync`: all lanes, and true, if all hold the same value; else 0."""
     equal, executing = _equal_lanes(lanes, a, members), lanes.by_warp()
-    alike = (equal | ~executing[:, None, :] | ~executing[:, :, None]).all(axis=(-1, -2))[..., None]
+    alike = (equal | ~executing[:, None, :] | ~executing[:, :, None]).all(axis=(-1, -2))[..., None]  # type: ignore[index]  # NumPy's stubs, or a table of many types
     bits = np.packbits(executing, axis=-1, bitorder="little").view(np.uint32)
     shape = (*equal.shape[:-2], LANES)
     out[...] = np.broadcast_to(np.where(alike, bits, np.uint32(0)), shape).reshape(out.shape)

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 # Beginnings of the opcodes that wait.
 WAITS = ("mbarrier.try_wait", "mbarrier.test_wait")
+UNIT = "mbarrier wait"
 _WAIT = frozenset({"b64", "parity", "acquire", "relaxed"}) | SCOPES
 
 
@@ -43,9 +44,10 @@ class _AnyBarrier(Waitable):
 def decode_wait(instruction: Instruction, bind: Binder) -> Handler:
     """`mbarrier.try_wait` and `test_wait`, by parity or by an arrival's state.
 
-    Where the answer is false in all lanes, the path waits until a barrier changes: a kernel asks again anyway. The
-    machine lets a wait time out when nobody else can go on; a kernel that only had a look is then told that it is
-    not true yet.
+    Where the answer is false in all lanes, the path waits until a barrier changes: a kernel asks again anyway. Whether
+    it does is seen at a warp's first false answer of each instruction, which comes at once: the time limit of a
+    `try_wait` is the system's affair. The machine also lets a wait time out when nobody else can go on; a kernel that
+    only had a look is then told that it is not true yet.
     """
     words = modifiers(instruction, _WAIT, skip=2)
     result, address, phase = instruction.operands[:3]  # a time hint means nothing here
@@ -64,7 +66,12 @@ def decode_wait(instruction: Instruction, bind: Binder) -> Handler:
             if barrier is not None
         }
         ended = [barrier for (barrier, _), answer in answers.items() if answer]
-        if answers and not ended and path.pending != TIMED_OUT:
+        if (
+            answers
+            and not ended
+            and path.pending != TIMED_OUT
+            and _has_been_false(path, instruction)
+        ):
             path.pending = asked[0]
             waited = sorted({barrier for barrier, _ in answers}, key=lambda one: one.address)
             return waited[0] if len(waited) == 1 else _AnyBarrier(waited)
@@ -82,6 +89,14 @@ def decode_wait(instruction: Instruction, bind: Binder) -> Handler:
         return None
 
     return wait
+
+
+def _has_been_false(path: Path, instruction: Instruction) -> bool:
+    """Whether this warp has had a false answer of this instruction before; from now on it has."""
+    seen: set[int] = path.warp.units.setdefault(UNIT, set())
+    has_been = instruction.line in seen
+    seen.add(instruction.line)
+    return has_been
 
 
 def _barriers_of(path: Path, places: list[tuple[Cta, int]], site: Site) -> list[MBarrier | None]:

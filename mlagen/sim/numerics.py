@@ -160,8 +160,7 @@ def with_rounding(operation: str, mode: str) -> Call:
             b = sources[2].astype(np.float64) if operation == "fma" else np.float64(0)  # type: ignore[assignment]  # NumPy's stubs, or a table of many types
         elif operation == "sub":
             b = -b
-        exact = a if operation == "mul" else exact_sum(a, b)
-        rounded(exact, mode, out)
+        rounded(a if operation == "mul" else exact_sum(a, b), mode, out)
         if mode == "rm" and operation != "mul":  # numbers that cancel leave -0
             positive = (a == 0) & (b == 0) & ~np.signbit(a) & ~np.signbit(b)
             np.copyto(out, np.float32(-0.0), where=(exact == 0) & ~positive)

@@ -49,7 +49,7 @@ class OperandBinder:
             operand = self._resolve(operand, kind)
         if isinstance(operand, Immediate):
             value = constant(operand, kind)[()]
-            return lambda path: value  # type: ignore[return-value] # a NumPy scalar, which stands for all lanes
+            return lambda path: value
         if isinstance(operand, Negated):
             read = self.reader(operand.operand, "pred")
             return lambda path: ~read(path)
@@ -72,7 +72,7 @@ class OperandBinder:
             raise UnsupportedPtxError(f"operand {type(operand).__name__} where a result is wanted")
         row: int | slice = self._row_of(operand)
         if kind == "b128":
-            kind, row = "b64", slice(row, row + 2)
+            kind, row = "b64", slice(row, row + 2)  # type: ignore[operator]  # NumPy's stubs, or a table of many types
         elif VIEWS[kind].file != operand.kind:
             kind = operand.kind
 

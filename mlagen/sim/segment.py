@@ -235,9 +235,9 @@ class _Binding:
         threads = self._last - self._first
         shape = (threads,)
         if isinstance(rows, tuple):
-            shape = (len(rows), threads)
+            shape = (len(rows), threads)  # type: ignore[assignment]  # NumPy's stubs, or a table of many types
         elif isinstance(rows, slice):
-            shape = (len(range(*rows.indices(1 << 30))), threads)
+            shape = (len(range(*rows.indices(1 << 30))), threads)  # type: ignore[assignment]  # NumPy's stubs, or a table of many types
         base = view.file
         buffer = np.empty(shape, self._file.arrays[base].dtype)
         if not isinstance(rows, tuple):

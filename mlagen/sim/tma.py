@@ -75,7 +75,7 @@ class Form:
 
 
 def _form(instruction: Instruction, dimensions: str, modes: Sequence[str]) -> Form:
-    """Decode `.Nd` and the mode; im2col is refused."""
+    """Decode the rank and the mode; im2col is refused."""
     is_rows = any(mode in {"tile::gather4", "tile::scatter4"} for mode in modes)
     if dimensions not in {"1d", "2d", "3d", "4d", "5d"} or (is_rows and dimensions != "2d"):
         raise UnsupportedPtxError(f"{instruction.opcode}: no such dimensions")

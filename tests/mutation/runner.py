@@ -65,7 +65,7 @@ def instructions_of(ptx: str) -> str:
 @functools.lru_cache(maxsize=2)
 def built(spec: KernelSpec) -> BuiltKernel:
     """The kernel itself, with source lines in its PTX."""
-    return load(spec)._binaries.get_with_lines(spec)  # noqa: SLF001  # a mutant is run as its kernel is
+    return load(spec)._binaries.get_with_lines(spec)  # a mutant is run as its kernel is
 
 
 @functools.lru_cache(maxsize=32)

@@ -339,7 +339,7 @@ def test_parameters_are_read_from_their_space() -> None:
 def test_parameters_outside_of_their_space_are_reported() -> None:
     cta = make_cta(parameters=np.arange(64, dtype=np.uint8))
     run("ld.param.u32 %r0, [second+48];", cta=cta)
-    assert [kind for kind, _ in cta.simulation.findings.items] == ["parameter-bounds"]  # type: ignore[comparison-overlap]
+    assert [kind for kind, _ in cta.simulation.findings.items] == ["parameter-bounds"]  # type: ignore[has-type, misc]  # NumPy's stubs, or a table of many types
 
 
 def test_windows_of_generic_addresses_differ() -> None:
@@ -371,9 +371,10 @@ def test_shuffles_within_segments() -> None:
         "3": [i // 8 * 8 + 5 for i in range(THREADS)],
         "4": [(i ^ 9) if (i % 32 ^ 9) <= (i % 32 // 8 * 8 + 7) else None for i in range(THREADS)],
     }.items():
-        assert got[f"%p{name}"].tolist() == [one is not None for one in source], name
-        assert got[f"%r{name}"].tolist() == [
-            i if one is None else one for i, one in enumerate(source)
+        assert got[f"%p{name}"].tolist() == [one is not None for one in source], name  # type: ignore[attr-defined]  # NumPy's stubs, or a table of many types
+        assert got[f"%r{name}"].tolist() == [  # type: ignore[var-annotated]  # NumPy's stubs, or a table of many types
+            i if one is None else one
+            for i, one in enumerate(source)  # type: ignore[arg-type]  # NumPy's stubs, or a table of many types
         ], name
 
 
@@ -406,7 +407,7 @@ def test_reading_a_lane_that_does_not_execute_is_reported() -> None:
         mask=0x7F,
         cta=cta,
     )
-    assert [kind for kind, _ in cta.simulation.findings.items] == ["shfl-inactive-lane"]  # type: ignore[comparison-overlap]
+    assert [kind for kind, _ in cta.simulation.findings.items] == ["shfl-inactive-lane"]  # type: ignore[has-type, misc]  # NumPy's stubs, or a table of many types
     assert got["%r0"][32:38].tolist() == [33, 32, 35, 34, 37, 36]
     assert got["%r0"][38] == 0x7FFF_DEAD
 
@@ -419,7 +420,7 @@ def test_executing_lanes_must_be_members() -> None:
         mask=0x1FF,
         cta=cta,
     )
-    assert [kind for kind, _ in cta.simulation.findings.items] == ["membermask"]  # type: ignore[comparison-overlap]
+    assert [kind for kind, _ in cta.simulation.findings.items] == ["membermask"]  # type: ignore[has-type, misc]  # NumPy's stubs, or a table of many types
 
 
 @pytest.mark.parametrize("mask", [None, 0x0000_FFF0])
@@ -473,7 +474,8 @@ def test_reductions_over_the_executing_lanes(mask: int | None) -> None:
 
 def test_match_finds_lanes_with_equal_values() -> None:
     values = np.arange(THREADS, dtype=np.uint32) % 4
-    got = run("match.any.sync.b32 %r1, %r0, -1; match.all.sync.b32 %r2|%p0, %r0, -1; match.all.sync.b64 %r3|%p1, %d0, -1;",
+    got = run("match.any.sync.b32 %r1, %r0, -1; match.all.sync.b32 %r2|%p0, %r0, -1; "
+        "match.all.sync.b64 %r3|%p1, %d0, -1;",
               {"%r0": values, "%d0": np.full(THREADS, 9, np.uint64)})  # fmt: skip
     assert (got["%r1"] == 0x1111_1111 << values).all()
     assert not got["%r2"].any()
@@ -503,7 +505,8 @@ def test_control_flow_and_visible_instructions_are_steps_of_their_own() -> None:
     )
     kinds = [type(step).__name__ for step in program.steps]
     assert kinds == [
-        "Segment", "NoneType", "Branch", "Visible", "Nothing", "Segment", "Exit", "IndexedBranch", "Exit", "Exit", "Exit",
+        "Segment", "NoneType", "Branch", "Visible", "Nothing", "Segment", "Exit",
+        "IndexedBranch", "Exit", "Exit", "Exit",
     ]  # fmt: skip
     branch, jump, trap = program.steps[2], program.steps[7], program.steps[8]
     assert isinstance(branch, Branch)
@@ -592,7 +595,8 @@ def test_unknown_instructions_are_refused_with_line_and_count() -> None:
 
 @pytest.mark.parametrize(
     "statement",
-    ["add.rz.f16 %h0, %h1, %h2;", "cvt.rs.f16x2.f32 %r0, %r1, %r2;", "ld.global.strange.b32 %r0, [%d0];", "mul.f32 %r0, %r1;",
+    ["add.rz.f16 %h0, %h1, %h2;", "cvt.rs.f16x2.f32 %r0, %r1, %r2;",
+     "ld.global.strange.b32 %r0, [%d0];", "mul.f32 %r0, %r1;",
      "call helper;", "mov.b64 {%r0, %r1, %r2}, %d0;"],
 )  # fmt: skip
 def test_unknown_forms_are_refused(statement: str) -> None:

@@ -9,7 +9,6 @@ from tests.mutation.rules.edits import (
     argument,
     at_calls,
     doubled,
-    gone,
     guarded,
     hollow,
     previous_line,
@@ -78,7 +77,9 @@ RULES = (
     Rule("arrive-twice", "an arrival counts twice", at_calls(_ARRIVALS, doubled)),
     Rule("arrive-early", "a buffer is given away before the work on it is over", _early),
     Rule("arrive-other-barrier", "an arrival, or a copy's bytes, at another stage", _other_barrier),
-    Rule("arrive-full-for-empty", "an arrival at the barrier of the other direction", _full_for_empty),
+    Rule(
+        "arrive-full-for-empty", "an arrival at the barrier of the other direction", _full_for_empty
+    ),
     Rule(
         "arrive-by-one-warp",
         "only one warp of a warpgroup gives a buffer back",

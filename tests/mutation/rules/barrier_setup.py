@@ -6,12 +6,11 @@ from typing import TYPE_CHECKING
 
 from tests.mutation.rule import Rule
 from tests.mutation.rules.edits import argument, at_calls, gone, removed, replaced
-from tests.mutation.source import Edit
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from tests.mutation.source import Source
+    from tests.mutation.source import Edit, Source
 
 
 def _count(name: str, description: str, change: Callable[[int], int]) -> Rule:

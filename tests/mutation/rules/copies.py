@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 from tests.mutation.rule import Rule
 from tests.mutation.rules.edits import (
     argument,
+    asm_statements,
     at_calls,
     blanked,
     doubled,
-    asm_statements,
     gone,
     guarded,
     next_line,
@@ -90,7 +90,7 @@ def _fence_late(source: Source) -> Iterator[list[Edit]]:
 
 
 RULES = (
-    Rule("copy-removed", "a box is not loaded or stored", _removed(f"{_LOADS}|{_STORES}")),
+    Rule("copy-removed", "a box is not loaded or stored", _removed(f"{_LOADS}|{_STORES}")),  # type: ignore[arg-type]  # NumPy's stubs, or a table of many types
     Rule(
         "copy-twice",
         "a box is copied twice",
@@ -125,8 +125,6 @@ RULES = (
     Rule(
         "proxy-fence-by-one-warp",
         "only the storing warp fences",
-        at_calls(
-            "fence_async_proxy", lambda source, call: guarded(source, call, "thread() < 32")
-        ),
+        at_calls("fence_async_proxy", lambda source, call: guarded(source, call, "thread() < 32")),
     ),
 )

@@ -8,9 +8,7 @@ from tests.mutation.rules.edits import replaced
 _HIGH_WORD = r"0x40000040ull"
 
 RULES = (
-    replaced(
-        "swizzle-none", "a descriptor says: no swizzle", _HIGH_WORD, "0x00000040ull"
-    ),
+    replaced("swizzle-none", "a descriptor says: no swizzle", _HIGH_WORD, "0x00000040ull"),
     replaced("swizzle-64", "a descriptor says: 64-byte swizzle", _HIGH_WORD, "0x80000040ull"),
     replaced("swizzle-32", "a descriptor says: 32-byte swizzle", _HIGH_WORD, "0xc0000040ull"),
     replaced("stride-half", "8-row groups 512 bytes apart", _HIGH_WORD, "0x40000020ull"),
@@ -19,9 +17,7 @@ RULES = (
     replaced(
         "columns-step", "a step of 16 columns is taken for 32", r"step % 4 \* 2", "step % 4 * 4"
     ),
-    replaced(
-        "columns-stuck", "all steps of a panel read its first columns", r"step % 4 \* 2", "0"
-    ),
+    replaced("columns-stuck", "all steps of a panel read its first columns", r"step % 4 \* 2", "0"),
     replaced(
         "panel-step",
         "a panel is taken for half as long",
@@ -78,7 +74,10 @@ RULES = (
         r"\g<1>0",
     ),
     replaced(
-        "operands-swapped", "the descriptors of Q and K change places", r"\(score, a, b\)", "(score, b, a)"
+        "operands-swapped",
+        "the descriptors of Q and K change places",
+        r"\(score, a, b\)",
+        "(score, b, a)",
     ),
     replaced(
         "probability-step",

@@ -14,7 +14,9 @@ RULES = (
     Rule(
         "lane-missing",
         "one lane does not come to a collective operation",
-        at_calls(_COLLECTIVES, lambda source, call: guarded(source, call, "threadIdx.x % 32 != 31")),
+        at_calls(
+            _COLLECTIVES, lambda source, call: guarded(source, call, "threadIdx.x % 32 != 31")
+        ),
     ),
     Rule(
         "warp-missing",

@@ -57,7 +57,9 @@ def hollow(source: Source, functions: str) -> Iterator[Edit]:
             yield blanked(source, start, end)
 
 
-def at_calls(functions: str, change: Callable[[Source, Call], Edit]) -> Callable[[Source], Iterator[Edit]]:
+def at_calls(
+    functions: str, change: Callable[[Source, Call], Edit]
+) -> Callable[[Source], Iterator[Edit]]:
     """Plant a change at every call of the functions that a pattern matches."""
 
     def plant(source: Source) -> Iterator[Edit]:
@@ -78,7 +80,7 @@ def gone(functions: str) -> Callable[[Source], Iterator[Edit]]:
 
 
 def replaced(name: str, description: str, pattern: str, text: str) -> Rule:
-    """A rule: each match of a pattern in the code becomes a text, in which `\\1` or `\\g<name>` is a group."""
+    r"""A rule: each match of a pattern in the code becomes a text, in which `\\1` or `\\g<name>` is a group."""
 
     def plant(source: Source) -> Iterator[Edit]:
         for found in source.find(pattern):

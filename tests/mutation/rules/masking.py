@@ -34,7 +34,10 @@ RULES = (
         ";",
     ),
     replaced(
-        "mask-right-late", "one key behind the last visible one counts", r"column >= end", "column > end"
+        "mask-right-late",
+        "one key behind the last visible one counts",
+        r"column >= end",
+        "column > end",
     ),
     replaced(
         "mask-right-early", "the last visible key is hidden", r"column >= end", "column >= end - 1"
@@ -51,7 +54,9 @@ RULES = (
         r"column < begin",
         "column < begin - 1",
     ),
-    replaced("mask-left-removed", "keys before the first visible one count", r"column < begin \|\| ", ""),
+    replaced(
+        "mask-left-removed", "keys before the first visible one count", r"column < begin \|\| ", ""
+    ),
     replaced(
         "mask-length-removed",
         "keys behind a sequence's end count",
@@ -82,8 +87,8 @@ RULES = (
         r"score_to_probability<true, true>",
         "score_to_probability<true, false>",
     ),
-    Rule("block-bound-high", "a bound of the key blocks is one block on", _bounds(" + 1")),
-    Rule("block-bound-low", "a bound of the key blocks is one block back", _bounds(" - 1")),
+    Rule("block-bound-high", "a bound of the key blocks is one block on", _bounds(" + 1")),  # type: ignore[arg-type]  # NumPy's stubs, or a table of many types
+    Rule("block-bound-low", "a bound of the key blocks is one block back", _bounds(" - 1")),  # type: ignore[arg-type]  # NumPy's stubs, or a table of many types
     replaced(
         "visible-end-off",
         "a query sees one key more, or one less",

@@ -20,7 +20,12 @@ RULES = (
         r"__any_sync\(kAllLanes, grew\)",
         "grew && threadIdx.x % 4 == 0",
     ),
-    replaced("sum-not-rescaled", "the sum keeps an old reference", r"sum\[row\] \*= correction\[row\];", ";"),
+    replaced(
+        "sum-not-rescaled",
+        "the sum keeps an old reference",
+        r"sum\[row\] \*= correction\[row\];",
+        ";",
+    ),
     replaced("maximum-not-raised", "the maximum stays", r"maximum\[row\] = largest\[row\];", ";"),
     replaced(
         "maximum-of-one-lane",
@@ -28,7 +33,12 @@ RULES = (
         r"largest\[row\] = fmaxf\(largest\[row\], __shfl[^;]*;",
         ";",
     ),
-    replaced("sum-of-one-lane", "one step of a quad's sum is missing", r"sum\[row\] \+= __shfl[^;]*;", ";"),
+    replaced(
+        "sum-of-one-lane",
+        "one step of a quad's sum is missing",
+        r"sum\[row\] \+= __shfl[^;]*;",
+        ";",
+    ),
     replaced("sum-removed", "the sum misses a block", r"sum\[row\] \+= score\[i\];", ";"),
     replaced(
         "growth-negated",
@@ -66,7 +76,12 @@ RULES = (
         r"kRescaleThreshold = [\d.]+f",
         "kRescaleThreshold = 0.0f",
     ),
-    replaced("scale-removed", "exponents are not scaled", r"fmaf\(score\[i\], scale_log2, ", "fmaf(score[i], 1.0f, "),
+    replaced(
+        "scale-removed",
+        "exponents are not scaled",
+        r"fmaf\(score\[i\], scale_log2, ",
+        "fmaf(score[i], 1.0f, ",
+    ),
     replaced(
         "first-as-later",
         "the first block is corrected like a later one",
@@ -79,14 +94,21 @@ RULES = (
         r"score_to_probability<false, kMasked>",
         "score_to_probability<true, kMasked>",
     ),
-    replaced("reset-removed", "a tile begins with the last one's state", r"softmax\.reset\(\);", ";"),
+    replaced(
+        "reset-removed", "a tile begins with the last one's state", r"softmax\.reset\(\);", ";"
+    ),
     replaced(
         "reset-incomplete",
         "a part of the state stays from tile to tile",
         r"maximum\[0\] = maximum\[1\] = -infinity\(\);|sum\[0\] = sum\[1\] = 0\.0f;|must_correct = false;",
         ";",
     ),
-    replaced("output-not-cleared", "a tile begins with the last one's output", r"output\[i\] = 0\.0f;", ";"),
+    replaced(
+        "output-not-cleared",
+        "a tile begins with the last one's output",
+        r"output\[i\] = 0\.0f;",
+        ";",
+    ),
     replaced("finish-removed", "sums of one lane of four", r"softmax\.finish\(\);", ";"),
     replaced(
         "division-unguarded",
@@ -95,21 +117,50 @@ RULES = (
         "",
     ),
     replaced("normalise-removed", "the output is not divided by the sum", r"1\.0f / sum", "1.0f"),
-    replaced("sink-removed", "the sink is not part of the sum", r"sum \+= exp2_approx\(arguments\.sinks[^;]*;", ";"),
     replaced(
-        "sink-of-first-head", "every head has the first one's sink", r"sinks\[tile\.head\]", "sinks[0]"
+        "sink-removed",
+        "the sink is not part of the sum",
+        r"sum \+= exp2_approx\(arguments\.sinks[^;]*;",
+        ";",
+    ),
+    replaced(
+        "sink-of-first-head",
+        "every head has the first one's sink",
+        r"sinks\[tile\.head\]",
+        "sinks[0]",
     ),
     replaced("score-mod-removed", "scores are not modified", r"score_mod\.apply\([^;]*;", ";"),
-    replaced("softcap-sign", "the cap of the other sign", r"-2\.0f \* cap, cap", "2.0f * cap, -cap"),
-    replaced("alibi-signed", "ALiBi without absolute value", r"fabsf\(distance - column\)", "(distance - column)"),
-    replaced("alibi-row", "ALiBi of the first row", r"position \+ 8 \* row - key", "position - key"),
-    replaced("lse-base", "an LSE in base 2", r"\) \* kLn2", ")"),
-    replaced("lse-reference", "an LSE without its reference", r"\(reference \+ (log2_approx)", r"(\1"),
-    replaced("lse-of-nothing", "the LSE of a row that sees no key is finite", r"saw_key \? ", "true ? "),
     replaced(
-        "lse-row-guard", "LSE of rows behind a sequence's end", r"if \(row >= tile\.queries\.length\) continue;", ";"
+        "softcap-sign", "the cap of the other sign", r"-2\.0f \* cap, cap", "2.0f * cap, -cap"
     ),
-    replaced("lse-lane-guard", "all lanes of a quad write its LSE", r"if \(thread\(\) % 4 != 0\) return;", ";"),
+    replaced(
+        "alibi-signed",
+        "ALiBi without absolute value",
+        r"fabsf\(distance - column\)",
+        "(distance - column)",
+    ),
+    replaced(
+        "alibi-row", "ALiBi of the first row", r"position \+ 8 \* row - key", "position - key"
+    ),
+    replaced("lse-base", "an LSE in base 2", r"\) \* kLn2", ")"),
+    replaced(
+        "lse-reference", "an LSE without its reference", r"\(reference \+ (log2_approx)", r"(\1"
+    ),
+    replaced(
+        "lse-of-nothing", "the LSE of a row that sees no key is finite", r"saw_key \? ", "true ? "
+    ),
+    replaced(
+        "lse-row-guard",
+        "LSE of rows behind a sequence's end",
+        r"if \(row >= tile\.queries\.length\) continue;",
+        ";",
+    ),
+    replaced(
+        "lse-lane-guard",
+        "all lanes of a quad write its LSE",
+        r"if \(thread\(\) % 4 != 0\) return;",
+        ";",
+    ),
     replaced(
         "lse-narrow",
         "the place of an LSE in 32 bits",

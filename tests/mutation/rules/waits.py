@@ -41,6 +41,12 @@ def _late(source: Source) -> Iterator[list[Edit]]:
             yield source.moved(start, end, to)
 
 
+def _by_one_warp(source: Source) -> Iterator[Edit]:
+    for call in source.calls("barrier_wait"):
+        if source.function(call.start).startswith("MathWarpgroup"):
+            yield guarded(source, call, "thread() < 32")
+
+
 def _constant(parity: int) -> Rule:
     return Rule(
         f"wait-parity-{parity}",
@@ -64,10 +70,7 @@ RULES = (
     Rule(
         "wait-by-one-warp",
         "one warp of a warpgroup waits, the others go on",
-        at_calls(
-            "barrier_wait",
-            lambda source, call: guarded(source, call, "threadIdx.x / 32 % 4 == 0"),
-        ),
+        _by_one_warp,
     ),
     replaced(
         "wait-once",

@@ -1,0 +1,122 @@
+"""Every rule at every place of every chosen kernel: `python -m tests.mutation`."""
+
+from __future__ import annotations
+
+import functools
+import json
+import multiprocessing
+import os
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from tests.mutation.bench import Bench, Outcome
+from tests.mutation.catalogue import RULES
+from tests.mutation.cover import covering_specs
+from tests.plan.kernels import shipped_specs
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+    from pathlib import Path
+
+    from mlagen.spec.model import KernelSpec
+    from tests.mutation.rule import Mutant
+
+# Workers leave the cores to others that want them.
+_NICENESS = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """One mutant to run: the kernel's place among the chosen ones, the rule, and which of its mutants."""
+
+    kernel: int
+    rule: str
+    index: int
+    name: str
+
+
+@functools.cache
+def chosen_kernels() -> tuple[KernelSpec, ...]:
+    """The fewest shipped kernels that together use every template block."""
+    return tuple(covering_specs(shipped_specs()))
+
+
+@functools.cache
+def bench(kernel: int) -> Bench:
+    """The bench of a chosen kernel; one a process."""
+    return Bench(chosen_kernels()[kernel])
+
+
+@functools.lru_cache(maxsize=4)
+def mutants(kernel: int, rule: str) -> list[Mutant]:
+    """The mutants of one rule in one kernel."""
+    (found,) = (one for one in RULES if one.name == rule)
+    return found.sites(bench(kernel).source)
+
+
+def tasks(
+    *, rules: Sequence[str] = (), kernels: Sequence[int] = (), once: bool = False
+) -> list[Task]:
+    """All mutants.
+
+    Args:
+        rules: Parts of names of rules; none for all.
+        kernels: Places among the chosen kernels; none for all.
+        once: Leave out places, function and line, that an earlier kernel has, too.
+    """
+    found = []
+    seen: set[str] = set()
+    for kernel in kernels or range(len(chosen_kernels())):
+        for rule in RULES:
+            if rules and not any(part in rule.name for part in rules):
+                continue
+            for index, mutant in enumerate(rule.sites(bench(kernel).source)):
+                if not (once and mutant.name in seen):
+                    found.append(Task(kernel, rule.name, index, mutant.name))
+                seen.add(mutant.name)
+    return found
+
+
+def run(task: Task) -> Outcome:
+    """Run one."""
+    mutant = mutants(task.kernel, task.rule)[task.index]
+    return bench(task.kernel).run(mutant)
+
+
+def run_all(wanted: Sequence[Task], *, jobs: int) -> Iterator[Outcome]:
+    """Run them in `jobs` processes and give outcomes as they come."""
+    if jobs == 1:
+        yield from map(run, wanted)
+        return
+    context = multiprocessing.get_context("spawn")
+    with context.Pool(jobs, initializer=os.nice, initargs=(_NICENESS,)) as pool:
+        yield from pool.imap_unordered(run, wanted)
+
+
+def read_log(log: Path) -> dict[tuple[str, str], Outcome]:
+    """Outcomes of earlier runs, the last of each mutant, by kernel and name."""
+    if not log.exists():
+        return {}
+    lines = log.read_text(encoding="utf-8").splitlines()
+    outcomes = (Outcome(**json.loads(line)) for line in lines if line.endswith("}"))
+    return {(one.kernel, one.name): one for one in outcomes}
+
+
+def append(log: Path, outcome: Outcome) -> None:
+    """Add one to the log; an interrupted run goes on behind it."""
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with log.open("a", encoding="utf-8") as file:
+        file.write(json.dumps(outcome.to_json()) + "\n")
+
+
+def unlogged(
+    wanted: Iterable[Task], done: dict[tuple[str, str], Outcome], *, retry: bool
+) -> list[Task]:
+    """Tasks without an outcome; with `retry`, those that survived or were not supported, too."""
+    again = {"survived", "unsupported"} if retry else set()
+    return [
+        task
+        for task in wanted
+        if (one := done.get((bench(task.kernel).plan.name, task.name))) is None
+        or one.status in again
+    ]

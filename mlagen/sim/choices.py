@@ -130,7 +130,8 @@ def _is_normal(a: Array) -> Array:
 
 
 def _is_subnormal(a: Array) -> Array:
-    return (a != 0) & (np.abs(a) < np.finfo(a.dtype).smallest_normal)  # type: ignore[no-any-return]  # NumPy's stubs, or a table of many types
+    result: Array = (a != 0) & (np.abs(a) < np.finfo(a.dtype).smallest_normal)
+    return result
 
 
 def _test(function: Callable[[Array], Array]) -> Call:

@@ -56,7 +56,7 @@ def fuse(operations: list[MicroOp], is_local: Callable[[Register], bool]) -> lis
         is_local: Whether a register is used nowhere else.
     """
     units = _with_chains(_without_dead(operations, is_local), is_local)
-    groups: dict[Hashable, list[MicroOp]] = {}
+    groups: dict[tuple[int, Hashable], list[MicroOp]] = {}
     chains: list[tuple[int, Group]] = []
     for level, unit in zip(_levels(units), units, strict=True):
         if unit.is_chain:
@@ -64,8 +64,7 @@ def fuse(operations: list[MicroOp], is_local: Callable[[Register], bool]) -> lis
         else:
             operation = unit.operations[0]
             groups.setdefault((level, _signature(operation)), []).append(operation)
-    # The key's first element is the level.
-    scheduled = [(key[0], Group(tuple(members))) for key, members in groups.items()]  # type: ignore[index]
+    scheduled = [(level, Group(tuple(members))) for (level, _), members in groups.items()]
     return [group for _, group in sorted(scheduled + chains, key=lambda item: item[0])]
 
 

@@ -58,7 +58,8 @@ def high_product(a: Array, b: Array) -> Array:
         kind == "i"
     ):  # as two's complement: the product of the patterns, less the other factor for a negative one
         result = result - np.where(a < 0, y, np.uint64(0)) - np.where(b < 0, x, np.uint64(0))
-    return result.view(a.dtype)  # type: ignore[no-any-return]  # NumPy's stubs, or a table of many types
+    product: Array = result.view(a.dtype)
+    return product
 
 
 def multiply_high(a: Array, b: Array, out: Array) -> None:

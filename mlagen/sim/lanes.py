@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from mlagen.sim.program import RegisterFile  # type: ignore[attr-defined]  # NumPy's stubs, or a table of many types
     from mlagen.sim.ptx import Instruction
+    from mlagen.sim.registers import RegisterFile
 
     Array = NDArray[Any]  # Any: of whatever type the caller's view has
 
@@ -111,7 +111,7 @@ def _shuffle_sources(mode: str, offset: Array, bounds: Array) -> tuple[Array, Ar
 
 @functools.cache
 def _constant_shuffle(mode: str, offset: int, bounds: int) -> tuple[Array, Array]:
-    return _shuffle_sources(mode, np.uint32(offset)[None], np.uint32(bounds)[None])  # type: ignore[index]  # NumPy's stubs, or a table of many types
+    return _shuffle_sources(mode, np.array([offset]), np.array([bounds]))
 
 
 @functools.cache
@@ -160,14 +160,15 @@ def vote(mode: str) -> Callable[..., None]:
         _check_members(lanes, members)
         values = _warps(predicate, lanes)
         some_of = values & lanes.by_warp() if lanes.mask is not None and mode != "all" else values
+        result: Array
         if mode == "ballot":
             bits = np.packbits(some_of, axis=-1, bitorder="little")
             result = np.ascontiguousarray(bits).view(np.uint32)
         elif mode == "any":
-            result = some_of.any(axis=-1, keepdims=True)  # type: ignore[assignment]  # NumPy's stubs, or a table of many types
+            result = np.logical_or.reduce(some_of, axis=-1, keepdims=True)
         else:
             every = values if lanes.mask is None else values | ~lanes.by_warp()
-            result = every.all(axis=-1, keepdims=True)  # type: ignore[assignment]  # NumPy's stubs, or a table of many types
+            result = np.logical_and.reduce(every, axis=-1, keepdims=True)
             if mode == "uni":
                 result = result | ~some_of.any(axis=-1, keepdims=True)
         _warps(out, lanes)[...] = result
@@ -252,7 +253,8 @@ def match_any(lanes: Executing, a: Array, members: Array, out: Array) -> None:
 def match_all(lanes: Executing, a: Array, members: Array, out: Array, every: Array) -> None:
     """`match.all.sync`: all lanes, and true, if all hold the same value; else 0."""
     equal, executing = _equal_lanes(lanes, a, members), lanes.by_warp()
-    alike = (equal | ~executing[:, None, :] | ~executing[:, :, None]).all(axis=(-1, -2))[..., None]  # type: ignore[index]  # NumPy's stubs, or a table of many types
+    agree: Array = equal | ~executing[:, None, :] | ~executing[:, :, None]
+    alike = np.logical_and.reduce(agree, axis=(-1, -2))[..., None]
     bits = np.packbits(executing, axis=-1, bitorder="little").view(np.uint32)
     shape = (*equal.shape[:-2], LANES)
     out[...] = np.broadcast_to(np.where(alike, bits, np.uint32(0)), shape).reshape(out.shape)

@@ -154,14 +154,17 @@ def with_rounding(operation: str, mode: str) -> Call:
 
     def call(*arguments: Array) -> None:
         *sources, out = arguments
-        a, b = sources[0].astype(np.float64), sources[1].astype(np.float64)
-        if operation in ("mul", "fma"):
-            a = a * b
-            b = sources[2].astype(np.float64) if operation == "fma" else np.float64(0)  # type: ignore[assignment]  # NumPy's stubs, or a table of many types
+        a, b, *rest = (source.astype(np.float64) for source in sources)
+        if operation == "mul":
+            rounded(a * b, mode, out)
+            return
+        if operation == "fma":
+            a, b = a * b, rest[0]
         elif operation == "sub":
             b = -b
-        rounded(a if operation == "mul" else exact_sum(a, b), mode, out)
-        if mode == "rm" and operation != "mul":  # numbers that cancel leave -0
+        exact = exact_sum(a, b)
+        rounded(exact, mode, out)
+        if mode == "rm":  # numbers that cancel leave -0
             positive = (a == 0) & (b == 0) & ~np.signbit(a) & ~np.signbit(b)
             np.copyto(out, np.float32(-0.0), where=(exact == 0) & ~positive)
 
@@ -171,11 +174,12 @@ def with_rounding(operation: str, mode: str) -> Call:
 _FLUSHED: dict[np.dtype[Any], tuple[Any, int, int]] = {  # Any: a NumPy type
     np.dtype(np.float32): (np.uint32, int(_EXPONENT), int(_SIGN)),
     np.dtype(np.float16): (np.uint16, 0x7C00, 0x8000),
+    np.dtype(ml_dtypes.bfloat16): (np.uint16, 0x7F80, 0x8000),
 }
 
 
 def flushed(values: Array) -> Array:
-    """The values, with f32 and f16 subnormals replaced by zeros of their sign; others as they are."""
+    """The values, with f32, f16 and bf16 subnormals replaced by zeros of their sign; others as they are."""
     if values.dtype not in _FLUSHED:
         return values
     unsigned, exponent, sign = _FLUSHED[values.dtype]
@@ -186,7 +190,7 @@ def flushed(values: Array) -> Array:
 
 @functools.cache
 def flush_to_zero(call: Call, results: int = 1) -> Call:
-    """`.ftz`: subnormal f32 and f16 sources and results count as zeros."""
+    """`.ftz`: subnormal f32, f16 and bf16 sources and results count as zeros."""
 
     def flush(*arguments: Array) -> None:
         sources = [flushed(a) for a in arguments[: -results or None]]
@@ -281,17 +285,16 @@ def div_approx_f32(a: Array, b: Array, out: Array) -> None:
 
 
 @functools.cache
-def canonical_nan(dtype: np.dtype[Any]) -> np.generic:
+def canonical_nan(dtype: np.dtype[Any]) -> Array:
     """The NaN that the hardware makes: all bits but the sign."""
     bits = dtype.itemsize * 8
-    unsigned: np.generic = np.array((1 << (bits - 1)) - 1, f"u{bits // 8}").view(dtype)[()]  # type: ignore[assignment]  # NumPy's stubs, or a table of many types
-    return unsigned
+    return np.array((1 << (bits - 1)) - 1, f"u{bits // 8}").view(dtype)
 
 
 def sum_of_rows(rows: Array, out: Array) -> None:
     """A chain of `add`: rows are added one after the other, in their order, each sum rounded."""
     if rows.shape[-1] > 1:
-        np.add.reduce(rows, 0, None, out)  # type: ignore[call-overload]  # NumPy's stubs, or a table of many types
+        np.add.reduce(rows, axis=0, out=out)
     else:  # NumPy would add a single column pairwise
         out[...] = np.add.accumulate(rows, 0)[-1]
 

@@ -70,9 +70,10 @@ class OperandBinder:
             return lambda path, values: None
         if not isinstance(operand, Register):
             raise UnsupportedPtxError(f"operand {type(operand).__name__} where a result is wanted")
-        row: int | slice = self._row_of(operand)
+        first = self._row_of(operand)
+        row: int | slice = first
         if kind == "b128":
-            kind, row = "b64", slice(row, row + 2)  # type: ignore[operator]  # NumPy's stubs, or a table of many types
+            kind, row = "b64", slice(first, first + 2)
         elif VIEWS[kind].file != operand.kind:
             kind = operand.kind
 

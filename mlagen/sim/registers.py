@@ -46,8 +46,12 @@ VIEWS: dict[str, View] = {
     "b16": View("b16", np.dtype(np.uint16)),
     "b32": View("b32", np.dtype(np.uint32)),
     "b64": View("b64", np.dtype(np.uint64)),
-    **{f"u{bits}": View(f"b{bits}", np.dtype(f"u{bits // 8}")) for bits in (16, 32, 64)},  # type: ignore[arg-type] # b16 b32 b64
-    **{f"s{bits}": View(f"b{bits}", np.dtype(f"i{bits // 8}")) for bits in (16, 32, 64)},  # type: ignore[arg-type] # b16 b32 b64
+    "u16": View("b16", np.dtype(np.uint16)),
+    "u32": View("b32", np.dtype(np.uint32)),
+    "u64": View("b64", np.dtype(np.uint64)),
+    "s16": View("b16", np.dtype(np.int16)),
+    "s32": View("b32", np.dtype(np.int32)),
+    "s64": View("b64", np.dtype(np.int64)),
     "f16": View("b16", np.dtype(np.float16)),
     "bf16": View("b16", np.dtype(ml_dtypes.bfloat16)),
     "f32": View("b32", np.dtype(np.float32)),

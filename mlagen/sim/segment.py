@@ -233,11 +233,11 @@ class _Binding:
             return self._view(rows, kind), []
         view = VIEWS[kind]
         threads = self._last - self._first
-        shape = (threads,)
+        shape: tuple[int, ...] = (threads,)
         if isinstance(rows, tuple):
-            shape = (len(rows), threads)  # type: ignore[assignment]  # NumPy's stubs, or a table of many types
+            shape = (len(rows), threads)
         elif isinstance(rows, slice):
-            shape = (len(range(*rows.indices(1 << 30))), threads)  # type: ignore[assignment]  # NumPy's stubs, or a table of many types
+            shape = (len(range(*rows.indices(1 << 30))), threads)
         base = view.file
         buffer = np.empty(shape, self._file.arrays[base].dtype)
         if not isinstance(rows, tuple):

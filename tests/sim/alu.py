@@ -81,6 +81,12 @@ def make_cta(threads: int = THREADS, **fields: Any) -> Cta:
     return cta
 
 
+def reported(cta: Cta) -> list[str]:
+    """Kinds of what has been reported."""
+    findings = cast("Reports", cta.simulation.findings)
+    return [kind for kind, _ in findings.items]
+
+
 def run(
     body: str,
     inputs: dict[str, NDArray[Any]] | None = None,

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mlagen.compile.nvrtc import KERNEL_OPTIONS, compile_cuda
+from mlagen.compile.nvrtc import LINE_OPTIONS, compile_cuda
 from mlagen.errors import PtxError, UnsupportedPtxError
 from mlagen.sim import lower as lower_module
 from mlagen.sim.fuse import Group, fuse
@@ -36,8 +36,7 @@ _KERNELS = (
 @functools.cache
 def _ptx(pattern: str) -> str:
     (path,) = _GENERATED.glob(pattern + ".cu")
-    options = (*KERNEL_OPTIONS, "-lineinfo")
-    return compile_cuda(path.read_text(), name=path.stem, arch="sm_90a", options=options).ptx
+    return compile_cuda(path.read_text(), name=path.stem, arch="compute_90a", options=LINE_OPTIONS).ptx
 
 
 def _kernel(body: str, *, declarations: str = "", head: str = "") -> Program:

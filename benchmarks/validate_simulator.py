@@ -6,7 +6,7 @@
     python -m benchmarks.validate_simulator compare micro RECORDINGS RESULTS      # here, without a GPU
     python -m benchmarks.validate_simulator compare whole RECORDINGS RESULTS
     python -m benchmarks.validate_simulator fixtures RECORDINGS                   # into tests/hardware/fixtures
-    python -m benchmarks.validate_simulator publish RESULTS                       # docs/validation.md
+    python -m benchmarks.validate_simulator publish RECORDINGS RESULTS             # docs/validation.md
 
 RECORDINGS and RESULTS are folders. A comparison that was stopped goes on where it was.
 """
@@ -40,8 +40,19 @@ def main() -> int:
     step.add_argument("--jobs", type=int, default=os.cpu_count())
     step.add_argument("--most", type=int, help="calls of a whole kernel")
     step.add_argument("--accumulation", choices=("fast", "hardware"), default="fast")
+    step = steps.add_parser("fixtures", help="keep what a replay in CI needs")
+    step.add_argument("recordings", type=Path)
+    step = steps.add_parser("publish", help="write the tables of docs/validation.md")
+    step.add_argument("recordings", type=Path)
+    step.add_argument("results", type=Path)
     arguments = parser.parse_args()
-    steps_by_name = {"prepare": _prepare, "record": _record, "compare": _compare}
+    steps_by_name = {
+        "prepare": _prepare,
+        "record": _record,
+        "compare": _compare,
+        "fixtures": _fixtures,
+        "publish": _publish,
+    }
     return steps_by_name[arguments.step](arguments)
 
 
@@ -98,6 +109,20 @@ def _compare(arguments: argparse.Namespace) -> int:
             accumulation=arguments.accumulation,
         )
     return int(failures > 0)
+
+
+def _fixtures(arguments: argparse.Namespace) -> int:
+    from benchmarks.validation.fixtures import write_fixtures
+
+    print(f"{write_fixtures(arguments.recordings) / 2**20:.2f} MiB")
+    return 0
+
+
+def _publish(arguments: argparse.Namespace) -> int:
+    from benchmarks.validation.publish import publish
+
+    publish(arguments.recordings, arguments.results, ROOT / "docs/validation.md")
+    return 0
 
 
 if __name__ == "__main__":

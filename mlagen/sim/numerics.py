@@ -280,7 +280,7 @@ def div_approx_f32(a: Array, b: Array, out: Array) -> None:
     """`div.approx.f32`: a divisor beyond 2^126 gives 0 (PTX ISA 9.7.3.8)."""
     quotient = np.divide(a, b)
     huge = np.abs(b) > np.float32(2.0**126)
-    lost = np.where(np.isinf(a), np.float32(np.nan), np.float32(0))
+    lost = np.where(np.isfinite(a), np.float32(0), np.float32(np.nan))
     out[...] = np.where(huge & np.isfinite(b), lost, quotient)
 
 

@@ -221,7 +221,8 @@ def _add_floats(row: Callable[..., None]) -> None:
 def _add_choices(row: Callable[..., None]) -> None:
     for name, compare in _COMPARISONS.items():
         row(f"setp.{name}", f"{INTEGERS} {BITS}", "p=tt", compare)
-    for name, compare in (_COMPARISONS | choices.COMPARISONS).items():
+    of_floats = {name: _COMPARISONS[name] for name in ("eq", "lt", "le", "gt", "ge")}
+    for name, compare in (of_floats | choices.COMPARISONS).items():
         row(f"setp.{name}", f"f32 f64 {HALVES}", "p=tt", compare, "ftz")
     row("selp", f"{INTEGERS} {BITS} f32 f64", "b=bbp", choices.select)
     row("mov", f"{INTEGERS} {BITS} f32 f64 f16 bf16 f16x2 bf16x2", "b=b", choices.copy)

@@ -37,9 +37,12 @@ _SEMANTICS = ("weak", "volatile", "relaxed", "acquire", "release", "acq_rel", "m
 _SCOPES = ("cta", "cluster", "gpu", "sys")
 # Hints to caches: they change no value and no order.
 _CACHE_HINTS = frozenset({"nc", "ca", "cg", "cs", "lu", "cv", "wb", "wt", "L1", "L2"})
-UNSIGNED = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
+UNSIGNED: dict[int, np.dtype[Any]] = {
+    **{size: np.dtype(f"u{size}") for size in (1, 2, 4, 8)},
+    16: np.dtype("V16"),
+}
 _SIGNED = {1: np.int8, 2: np.int16, 4: np.int32, 8: np.int64}
-_REGISTER_BYTES = {"b16": 2, "b32": 4, "b64": 8}
+_REGISTER_BYTES = {"b16": 2, "b32": 4, "b64": 8, "b128": 16}
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +105,8 @@ def access_form(instruction: Instruction, *, own: frozenset[str] = frozenset()) 
             count = int(part[1:])
         elif part.split("::")[0] not in _CACHE_HINTS:
             raise UnsupportedPtxError(f"{instruction.opcode}: .{part}")
+    if type_name == "b128" and count > 1:
+        raise UnsupportedPtxError(f"{instruction.opcode}: a vector of .b128")
     letter = type_name.rstrip("0123456789x")
     width = type_name[len(letter) :]
     if type_name in {"f16x2", "bf16x2"}:
@@ -158,6 +163,9 @@ def _element_writer(
     if isinstance(element, Sink):
         return lambda path, values: None
     width = operand_bytes(element, form.element_bytes)
+    if width == _REGISTER_BYTES["b128"]:
+        write_halves = bind.writer(element, "b128")
+        return lambda path, values: write_halves(path, _halves(all_lanes(values, path)))
     write: Writer = bind.writer(element, f"u{8 * width}")
     target = UNSIGNED[width]
     if form.type_letter == "s" and width > form.element_bytes:
@@ -177,6 +185,9 @@ def element_readers(
         raise UnsupportedPtxError(
             f"{instruction.opcode}: {len(elements)} registers for {form.count}"
         )
+    if form.element_bytes == _REGISTER_BYTES["b128"]:
+        (whole,) = [bind.reader(element, "b128") for element in elements]
+        return lambda path: _joined(whole(path), path)
     readers = [
         bind.reader(element, f"u{8 * operand_bytes(element, form.element_bytes)}")
         for element in elements
@@ -190,6 +201,16 @@ def element_readers(
         return columns.view(np.uint8)
 
     return read
+
+
+def _halves(values: NDArray[Any]) -> NDArray[np.uint64]:
+    """128-bit values of lanes as `[2, lane]`, low half first: the two rows of a `b128` register."""
+    return values.view(np.uint64).reshape(-1, 2).T
+
+
+def _joined(halves: NDArray[Any], path: Path) -> NDArray[np.uint8]:
+    """The two rows of a `b128` register as `[n, 16]` bytes, one row a lane of the path."""
+    return np.ascontiguousarray(halves.T[lane_numbers(path.mask)]).view(np.uint8)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
 """`cp.async`: copies of 4 to 16 bytes a lane from global to shared memory, and their groups (PTX ISA 9.7.9.25.3).
 
 They write through the generic proxy: who has waited for them may read the data, but the async proxy (`wgmma`, bulk
-copies) needs `fence.proxy.async` besides.
+copies) needs `fence.proxy.async` besides. The copies of one instruction complete together.
 """
 
 from __future__ import annotations

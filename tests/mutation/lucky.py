@@ -1,0 +1,85 @@
+"""Faults that a GPU forgives most of the time: races that are won by luck, and that the simulator reports every time."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from tests.mutation.catalogue import RULES
+
+if TYPE_CHECKING:
+    from tests.mutation.rule import Mutant
+
+
+@dataclass(frozen=True, slots=True)
+class Lucky:
+    """One such fault.
+
+    Attributes:
+        rule: Name of the rule.
+        place: Beginning of the place.
+        finding: What the simulator says.
+        luck: Why a GPU is likely to give the right result all the same.
+    """
+
+    rule: str
+    place: str
+    finding: str
+    luck: str
+
+
+LUCKY = (
+    Lucky(
+        "proxy-fence-removed",
+        "MathWarpgroup.store_output",
+        "proxy-fence",
+        "the stores to shared memory have long been done when TMA reads behind a barrier",
+    ),
+    Lucky(
+        "arrive-early",
+        "MathWarpgroup.next_block: release(shared.k_empty[k.stage])",
+        "race",
+        "TMA needs longer to bring the next K than the products to read the last columns of this one",
+    ),
+    Lucky(
+        "arrive-early",
+        "MathWarpgroup.next_block: release(shared.v_empty[v.stage])",
+        "race",
+        "likewise with V",
+    ),
+    Lucky(
+        "store-wait-loose",
+        "tma_store_commit_and_wait_read",
+        "race",
+        "the store has read its 16 KiB before the next tile's Q comes from L2",
+    ),
+    Lucky(
+        "init-fence-removed",
+        "init_barriers",
+        "mbarrier-init-fence",
+        "__syncthreads takes longer than the initialisation to become visible",
+    ),
+    Lucky(
+        "wait-relaxed",
+        "barrier_wait",
+        "race",
+        "the hardware has one kind of wait, and later loads do not overtake it",
+    ),
+    Lucky(
+        "product-fence-removed",
+        "MathWarpgroup.multiply_p_v",
+        "wgmma-fence",
+        "the registers were written long before the product reads them",
+    ),
+)
+
+
+def lucky_mutants(source: str) -> list[tuple[Lucky, Mutant]]:
+    """The mutants of the list in a rendered kernel."""
+    rules = {rule.name: rule for rule in RULES}
+    return [
+        (lucky, mutant)
+        for lucky in LUCKY
+        for mutant in rules[lucky.rule].sites(source)
+        if mutant.place.startswith(lucky.place)
+    ]

@@ -95,6 +95,10 @@ class Machine:
         self._fruitless_polls = 0
         self._timeouts = 0
         self._failed = False
+        instructions = program.function.instructions
+        # They look after their own registers; they are no progress by themselves.
+        self._products = {one.index for one in instructions if one.opcode.startswith("wgmma")}
+        self._waits = {one.index for one in instructions if one.opcode.startswith(WAITS)}
         self._watch = RegisterWatch(program) if RegisterWatch.is_needed(program) else None
 
     def start(self, ctas: list[Cta]) -> None:
@@ -124,7 +128,7 @@ class Machine:
                     ready = [warp for warp in group.warps if warp.ready]
                     if not ready or self._failed:
                         break
-                    self._step(min(ready, key=_lowest_pc))
+                    self._step(ready[0] if len(ready) == 1 else min(ready, key=_lowest_pc))
                     while is_eager and operations:
                         self._complete(operations[0])
                     self._wake()
@@ -228,8 +232,9 @@ class Machine:
             if self._steps_left < 0:
                 self._give_up(path)
                 return
-            step = steps[path.pc]
-            covered[path.pc] = 1
+            pc = path.pc
+            step = steps[pc]
+            covered[pc] = 1
             if isinstance(step, Segment):
                 self._run_segment(step, path)
             elif isinstance(step, Visible):
@@ -298,7 +303,7 @@ class Machine:
                     path.pc += 1
                     return False
         simulation, recorder = self._simulation, self._recorder
-        if self._watch is not None and not step.instruction.opcode.startswith("wgmma"):
+        if self._watch is not None and path.pc not in self._products:
             self._watch.touch(path, step.touched)
         simulation.step += 1
         recorder.visible += 1
@@ -315,7 +320,7 @@ class Machine:
             return True
         recorder.instructions += 1
         recorder.executed(path, step.instruction, "run")
-        if path.polled is None and not step.instruction.opcode.startswith(WAITS):
+        if path.polled is None and path.pc not in self._waits:
             self._fruitless_polls = 0
         path.pending = None
         path.pc += 1
@@ -361,7 +366,8 @@ class Machine:
 
 def _lowest_pc(warp: Warp) -> int:
     """Where a warp is."""
-    return min(path.pc for path in warp.paths) if len(warp.paths) > 1 else warp.paths[0].pc
+    paths = warp.paths
+    return paths[0].pc if len(paths) == 1 else min(path.pc for path in paths)
 
 
 def _is_at(warp: Warp, pc: int) -> bool:

@@ -5,6 +5,7 @@ import pytest
 
 from mlagen.sim.schedule import Eager, Lazy, Pct
 from tests.sim.cuda import kinds, run
+from tests.sim.ptx_kernel import launch
 
 RANDOM = np.random.default_rng(20)
 
@@ -252,3 +253,45 @@ def test_a_loop_of_volatile_loads_is_no_poll() -> None:
     given, out = RANDOM.integers(0, 9, size=3000, dtype=np.int32), np.zeros(1, dtype=np.int32)
     assert kinds(run(source, given, out, block=1)) == []
     assert out[0] == given.sum()
+
+
+def findings_of(body: str) -> list[str]:
+    result = launch(body, {"out": np.zeros(32, dtype=np.uint32)})
+    return [f"{finding.kind}: {finding.message}" for finding in result.findings]
+
+
+def test_lanes_agree_about_a_uniform_branch() -> None:
+    body = "setp.lt.u32 %p1, %r0, LIMIT; @%p1 bra.uni END; mov.u32 %r1, 1; END: mov.u32 %r2, 2;"
+    assert findings_of(body.replace("LIMIT", "40")) == []
+    (text,) = findings_of(body.replace("LIMIT", "4"))
+    assert text == "diverged-uniform: bra.uni: lanes 0xf of 0xffffffff jump, the others do not"
+
+
+def test_lanes_agree_about_a_collective_instruction() -> None:
+    body = "setp.lt.u32 %p1, %r0, LIMIT; @%p1 bar.sync 0;"
+    assert findings_of(body.replace("LIMIT", "40")) == []
+    assert findings_of(body.replace("LIMIT", "0")) == []
+    (text,) = findings_of(body.replace("LIMIT", "4"))
+    assert text.startswith("diverged-aligned: bar.sync is executed by lanes 0xf of 0xffffffff")
+
+
+@pytest.mark.parametrize("count", [1, 3, 31, 32])
+def test_a_guarded_store_writes_for_its_lanes(count: int) -> None:
+    out = np.zeros(32, dtype=np.uint32)
+    body = """
+    setp.lt.u32 %p1, %r0, COUNT;
+    mul.wide.u32 %x10, %r0, 4;
+    add.u64 %x11, %x_out, %x10;
+    add.u32 %r1, %r0, 5;
+    @%p1 st.u32 [%x11], %r1;
+    @!%p1 st.u32 [%x11], %r0;
+    """
+    assert launch(body.replace("COUNT", str(count)), {"out": out}).findings == ()
+    np.testing.assert_array_equal(out, np.arange(32) + 5 * (np.arange(32) < count))
+
+
+def test_an_index_beyond_its_targets_is_reported() -> None:
+    body = "TABLE: .branchtargets A, B; brx.idx %r1, TABLE; A: mov.u32 %r2, 1; B: mov.u32 %r2, 2;"
+    assert findings_of("and.b32 %r1, %r0, 1; " + body) == []
+    (text,) = findings_of("and.b32 %r1, %r0, 3; " + body)
+    assert text.startswith("out-of-bounds: brx.idx: index")

@@ -224,3 +224,17 @@ def test_registers_of_128_bits() -> None:
     assert kinds(run(WIDE, given, out)) == []
     given[7] = [1, 2]
     np.testing.assert_array_equal(out, given[::-1])
+
+
+def test_ordinary_accesses_leave_barriers_alone() -> None:
+    code = """
+    if (threadIdx.x) return;
+    unsigned bar = (unsigned)__cvta_generic_to_shared(cells);
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" :: "r"(bar) : "memory");
+    cells[at] = 7;
+    asm volatile("mbarrier.inval.shared::cta.b64 [%0];" :: "r"(bar) : "memory");
+    cells[1] = 8;
+    """
+    assert access(code, 2) == []
+    (text,) = access(code, 1)
+    assert text.startswith("barrier-access: an ordinary access to shared address 0x404")

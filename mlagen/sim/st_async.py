@@ -55,6 +55,10 @@ class RemoteStore(AsyncOperation):
     def complete(self) -> None:
         """The bytes arrive and are counted."""
         size = self._data.shape[1]
+        if self._to.has_ended:
+            text = f"st.async arrives in cta {self._to.number}, which has ended"
+            self._to.simulation.findings.add("exited-cta", text, self.site)
+            return
         scatter(self._to.shared.bytes, self._targets, self._data)
         self._to.shared.end_async_write(cells_of(self._targets, size))
         for barrier in self._barriers:

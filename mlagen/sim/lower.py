@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from mlagen.errors import PtxError, UnsupportedPtxError
 from mlagen.sim.constants import with_constants
 from mlagen.sim.fuse import Group, fuse
+from mlagen.sim.inline import inline_calls
 from mlagen.sim.operands import OperandBinder
 from mlagen.sim.program import Branch, Exit, Guard, IndexedBranch, Nothing, Program, Step, Visible
 from mlagen.sim.ptx import (
@@ -29,7 +30,7 @@ from mlagen.sim.translate import MicroOp, halves, is_alu, translate
 from mlagen.sim.units import NO_EFFECT, check_function, find_unit
 from mlagen.sim.variables import Placement
 
-_CONTROL = frozenset({"bra", "brx", "ret", "exit", "trap", "call"})
+_CONTROL = frozenset({"bra", "brx", "ret", "exit", "trap"})
 # Whose first operand is a source although it is a register.
 _READS_ALL = (
     "bar",
@@ -51,7 +52,7 @@ def lower(module: Module, kernel: str | None = None) -> Program:
     Raises:
         UnsupportedPtxError: It lists every instruction that nobody can execute, with line and count.
     """
-    function = _entry(module, kernel)
+    function = inline_calls(module, _entry(module, kernel))
     check_function(function)
     return _Lowering(module, function).program()
 
@@ -310,8 +311,6 @@ class _Lowering:
         if name == "brx":
             index = self._binder(instruction).reader(instruction.operands[0], "u32")
             return IndexedBranch(instruction, index, tuple(label.index for label in labels), guard)
-        if name == "call":
-            raise UnsupportedPtxError("a function that was not inlined")
         return Exit(instruction, guard, is_trap=name == "trap")
 
     def _binder(self, instruction: Instruction) -> OperandBinder:

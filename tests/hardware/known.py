@@ -19,7 +19,6 @@ REFUSED = {
         for kinds in ("u16.s32", "s16.s32", "u8.s32.b32", "s8.s32.b32", "u4.s32.b32", "s4.s32.b32")
     },
     "matrix/movmatrix.sync.aligned.m8n8.trans.b16": "no kernel uses it",
-    "program/calls": "functions that the compiler has not inlined: kernels have none",
 }
 DIFFERENT = {"alu/fma.rn.f64": "results near the subnormals of f64 are rounded twice"}
 

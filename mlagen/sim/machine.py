@@ -96,7 +96,7 @@ class Machine:
         self._timeouts = 0
         self._failed = False
         instructions = program.function.instructions
-        # They look after their own registers; they are no progress by themselves.
+        # Products look after their own registers; a wait is no progress by itself.
         self._products = {one.index for one in instructions if one.opcode.startswith("wgmma")}
         self._waits = {one.index for one in instructions if one.opcode.startswith(WAITS)}
         self._watch = RegisterWatch(program) if RegisterWatch.is_needed(program) else None

@@ -8,13 +8,14 @@ import numpy as np
 
 from mlagen.errors import UnsupportedPtxError
 from mlagen.sim.access import elements_of, lane_values, read_lanes, write_lanes
-from mlagen.sim.hardware import LANES
+from mlagen.sim.hardware import ALL_LANES, LANES
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from mlagen.sim.hardware import Binder, Decoder, Handler, Path
     from mlagen.sim.ptx import Instruction
+    from mlagen.sim.report import Site
 
 ROWS = 8
 ROW_BYTES = 16
@@ -63,6 +64,15 @@ def _form(instruction: Instruction) -> tuple[int, bool, str | None]:
             raise UnsupportedPtxError(instruction.opcode)
 
 
+def _lacks_lanes(path: Path, site: Site) -> bool:
+    """Whether lanes of the warp have returned, after reporting it."""
+    if path.mask == ALL_LANES:
+        return False
+    text = f"{site.opcode} takes 32 lanes, of this warp {len(path.lanes)} have not returned"
+    path.warp.cta.simulation.findings.add("diverged-aligned", text, site)
+    return True
+
+
 def decode_ldmatrix(instruction: Instruction, bind: Binder) -> Handler:
     """`ldmatrix`: lanes 0 to 8n - 1 give the addresses of rows, all lanes receive."""
     count, transposed, space = _form(instruction)
@@ -72,6 +82,8 @@ def decode_ldmatrix(instruction: Instruction, bind: Binder) -> Handler:
 
     def load(path: Path) -> None:
         site = path.warp.cta.simulation.findings.site(path, instruction)
+        if _lacks_lanes(path, site):
+            return
         where = lane_values(address(path), path).view(np.int64)[: ROWS * count]
         fragments = fragments_of(
             read_lanes(path, space, where, ROW_BYTES, site), transposed=transposed
@@ -91,6 +103,8 @@ def decode_stmatrix(instruction: Instruction, bind: Binder) -> Handler:
 
     def store(path: Path) -> None:
         site = path.warp.cta.simulation.findings.site(path, instruction)
+        if _lacks_lanes(path, site):
+            return
         where = lane_values(address(path), path).view(np.int64)[: ROWS * count]
         fragments = np.stack([lane_values(read(path), path) for read in readers])
         write_lanes(path, space, where, rows_of(fragments, transposed=transposed), site)

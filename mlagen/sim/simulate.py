@@ -13,7 +13,7 @@ from mlagen.sim.lower import lower
 from mlagen.sim.machine import Machine
 from mlagen.sim.order import Order
 from mlagen.sim.parser import parse
-from mlagen.sim.program import Program
+from mlagen.sim.program import Program, Segment
 from mlagen.sim.report import Findings, Names
 from mlagen.sim.schedule import Lazy, encode_steps
 from mlagen.sim.trace import Counters, Recorder
@@ -175,5 +175,5 @@ def _covered_pcs(program: Program, covered: bytearray) -> frozenset[int]:
     pcs: set[int] = set()
     for pc, step in enumerate(program.steps):
         if covered[pc] and step is not None and pc < len(program.function.instructions):
-            pcs.update(range(pc, getattr(step, "end", pc + 1)))
+            pcs.update(range(pc, step.end if isinstance(step, Segment) else pc + 1))
     return frozenset(pcs)

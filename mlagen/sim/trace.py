@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from mlagen.sim.hardware import Actor, AsyncOperation, Path
     from mlagen.sim.ptx import Instruction
 
-EventKind = Literal["run", "wait", "issue", "complete", "end"]
+EventKind = Literal["run", "wait", "issue", "complete"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +21,7 @@ class TraceEvent:
         cta: Running number of the CTA.
         warp: Index in the CTA; of the issuer for `issue`, None for `complete`.
         operation: Number of the operation, for `issue` and `complete`.
-        kind: `run` an instruction, `wait` at it, `issue` or `complete` an operation, `end` of a warp.
+        kind: `run` an instruction, `wait` at it, `issue` or `complete` an operation.
         pc: Of the instruction, -1 if there is none.
         source_line: Of the CUDA source, if known.
         label: The opcode, or the operation's name.

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from tests.sim.cuda import kinds, run
+from tests.sim.ptx_kernel import launch
 
 RANDOM = np.random.default_rng(25)
 
@@ -46,3 +47,15 @@ def test_matrices_of_a_warp(loaded: str, stored: str) -> None:
             assert seen[matrix, lane] == int(low) | int(high) << 16
     turned = given if loaded == stored else given.swapaxes(1, 2)
     np.testing.assert_array_equal(out, turned)
+
+
+@pytest.mark.parametrize(
+    "moved",
+    [
+        "ldmatrix.sync.aligned.m8n8.x1.shared.b16 {%r1}, [%r2];",
+        "stmatrix.sync.aligned.m8n8.x1.shared.b16 [%r2], {%r1};",
+    ],
+)
+def test_matrices_take_whole_warps(moved: str) -> None:
+    body = f"setp.gt.u32 %p1, %r0, LAST; @%p1 ret; mov.u32 %r2, memory; st.shared.u32 [%r2], 1; {moved}"
+    assert kinds(launch(body.replace("LAST", "20"), {})) == ["diverged-aligned"]

@@ -255,6 +255,12 @@ def _make_reduction(name: str, modifiers: frozenset[str]) -> Call:
     return lanes.reduce(name, magnitude="abs" in modifiers, nan="NaN" in modifiers)
 
 
+@functools.cache
+def names() -> frozenset[str]:
+    """The first parts of all opcodes in the table."""
+    return frozenset(name.partition(".")[0] for name in _rows())
+
+
 _WIDE = {"u16": "u32", "s16": "s32", "u32": "u64", "s32": "s64"}
 
 

@@ -9,6 +9,7 @@ from mlagen.sim.constants import with_constants
 from mlagen.sim.fuse import Group, fuse
 from mlagen.sim.inline import inline_calls
 from mlagen.sim.operands import OperandBinder
+from mlagen.sim.packing import halves
 from mlagen.sim.program import Branch, Exit, Guard, IndexedBranch, Nothing, Program, Step, Visible
 from mlagen.sim.ptx import (
     Address,
@@ -26,7 +27,7 @@ from mlagen.sim.ptx import (
 )
 from mlagen.sim.rows import RowTable, SegmentRows
 from mlagen.sim.segment import Segment, Touched
-from mlagen.sim.translate import MicroOp, halves, is_alu, translate
+from mlagen.sim.translate import MicroOp, is_alu, translate
 from mlagen.sim.units import NO_EFFECT, check_function, find_unit
 from mlagen.sim.variables import Placement
 

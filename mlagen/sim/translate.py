@@ -6,12 +6,11 @@ import functools
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from mlagen.errors import UnsupportedPtxError
-from mlagen.sim import choices, integers, lanes, windows
-from mlagen.sim.isa import Alu, bits_of, find, kind_of
+from mlagen.sim import carries, choices, integers, lanes, windows
+from mlagen.sim.isa import Alu, bits_of, find, kind_of, names
 from mlagen.sim.numerics import flush_to_zero
+from mlagen.sim.packing import halves, natural_kind, packer, read_clock, unpacker
 from mlagen.sim.ptx import (
     Address,
     Immediate,
@@ -30,78 +29,15 @@ from mlagen.sim.ptx import (
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from mlagen.sim.numerics import Array
 
 # What a source of an operation may be.
 Source = Register | Immediate | Special | Symbol
 
-# Opcodes of which `translate` takes care; all others that it is not given belong to units or to control flow.
-_NAMES = frozenset(
-    [
-        "add",
-        "sub",
-        "mul",
-        "mad",
-        "mul24",
-        "mad24",
-        "sad",
-        "div",
-        "rem",
-        "abs",
-        "neg",
-        "min",
-        "max",
-        "and",
-        "or",
-        "xor",
-        "not",
-        "cnot",
-        "shl",
-        "shr",
-        "shf",
-        "bfe",
-        "bfi",
-        "bmsk",
-        "szext",
-        "clz",
-        "popc",
-        "brev",
-        "bfind",
-        "lop3",
-        "prmt",
-        "fma",
-        "rcp",
-        "sqrt",
-        "rsqrt",
-        "sin",
-        "cos",
-        "lg2",
-        "ex2",
-        "tanh",
-        "copysign",
-        "testp",
-        "setp",
-        "set",
-        "selp",
-        "slct",
-        "mov",
-        "cvt",
-        "cvta",
-        "isspacep",
-        "shfl",
-        "vote",
-        "elect",
-        "activemask",
-        "match",
-        "redux",
-        "createpolicy",
-        "dp4a",
-        "dp2a",
-    ]
-)
 CLOCKS = frozenset(
     {"%clock", "%clock_hi", "%clock64", "%globaltimer", "%globaltimer_lo", "%globaltimer_hi"}
 )
+# Stands for the condition code register, which has no name in PTX.
+_CARRY = Register("%cc", "pred", -1)
 _FILE_OF_BITS: dict[int, RegisterKind] = {1: "pred", 8: "b16", 16: "b16", 32: "b32", 64: "b64"}
 
 
@@ -126,8 +62,13 @@ class MicroOp:
 
 def is_alu(instruction: Instruction) -> bool:
     """Whether an instruction touches nothing but registers and parameters."""
-    name = instruction.opcode.partition(".")[0]
-    return name in _NAMES or instruction.opcode.startswith("ld.param")
+    return _is_alu(instruction.opcode)
+
+
+@functools.cache
+def _is_alu(opcode: str) -> bool:
+    name = opcode.partition(".")[0]
+    return name in _SPECIAL_FORMS or name in names() or opcode.startswith("ld.param")
 
 
 def translate(instruction: Instruction) -> list[MicroOp]:
@@ -150,6 +91,8 @@ class _Translation:
         instruction = self._instruction
         name = instruction.opcode.partition(".")[0]
         special = _SPECIAL_FORMS.get(name)
+        if "cc" in instruction.parts[1:]:
+            special = _Translation._extended
         if instruction.opcode.startswith("ld.param"):
             self._load_parameter()
         elif special is not None:
@@ -206,7 +149,7 @@ class _Translation:
         type_name = self._type()
         if isinstance(source, Special) and source.name in CLOCKS:
             alu = Alu(
-                functools.partial(_read_clock, source.name), (), (kind_of(type_name),), context=True
+                functools.partial(read_clock, source.name), (), (kind_of(type_name),), context=True
             )
             self._emit(alu, [], (result,))
         elif isinstance(source, Vector):
@@ -234,7 +177,7 @@ class _Translation:
             raise UnsupportedPtxError(f"vector of {count} in {self._instruction.opcode}")
         part = f"u{bits // count}"
         self._emit(
-            Alu(_packer(bits // count), (part,) * count, (f"u{bits}",)),
+            Alu(packer(bits // count), (part,) * count, (f"u{bits}",)),
             list(source.elements),
             (result,),
         )
@@ -249,7 +192,7 @@ class _Translation:
             raise UnsupportedPtxError(f"vector of {count} in {self._instruction.opcode}")
         part = f"u{bits // count}"
         self._emit(
-            Alu(_unpacker(bits // count), (f"u{bits}",), (part,) * count), [source], result.elements
+            Alu(unpacker(bits // count), (f"u{bits}",), (part,) * count), [source], result.elements
         )
 
     def _convert(self) -> None:
@@ -257,9 +200,9 @@ class _Translation:
         alu = find(self._instruction.opcode, len(sources))
         # Registers may be wider than the type; then all of the register is handed over, and all of it is written.
         kinds = tuple(
-            _natural(kind, operand) for kind, operand in zip(alu.sources, sources, strict=True)
+            natural_kind(kind, operand) for kind, operand in zip(alu.sources, sources, strict=True)
         )
-        results = tuple(_natural(kind, result) for kind in alu.results)
+        results = tuple(natural_kind(kind, result) for kind in alu.results)
         self._emit(Alu(alu.call, kinds, results), sources, (result,))
 
     def _convert_address(self) -> None:
@@ -353,6 +296,19 @@ class _Translation:
         call = integers.dot_product(a_kind, b_kind, half)
         self._emit(Alu(call, ("u32", "u32", "u32"), ("u32",)), sources, (result,))
 
+    def _extended(self) -> None:
+        """`add.cc`, `addc`, ...: extended precision, with the carry in a predicate of the function (9.7.2)."""
+        result, *sources = self._instruction.operands
+        name, *flags, type_name = self._instruction.parts
+        base, half = name.removesuffix("c"), next((one for one in flags if one in ("lo", "hi")), "")
+        if set(flags) - {"cc", "lo", "hi"} or type_name not in ("u32", "s32", "u64", "s64"):
+            raise UnsupportedPtxError(f"opcode {self._instruction.opcode}")
+        kind, takes, gives = kind_of(type_name), name != base, "cc" in flags
+        kinds = (kind,) * (3 if base == "mad" else 2) + ("pred",) * takes
+        call = carries.extended(base, half, takes=takes, gives=gives)
+        alu = Alu(call, kinds, (kind,) + ("pred",) * gives)
+        self._emit(alu, [*sources, *[_CARRY] * takes], (result, *[_CARRY] * gives))
+
     def _load_parameter(self) -> None:
         result, address = self._instruction.operands
         flags = [part for part in self._instruction.parts[2:-1] if part not in ("v2", "v4")]
@@ -361,7 +317,7 @@ class _Translation:
         base = self._source(address.base)
         kind = "u32" if isinstance(base, Register) and base.kind == "b32" else "u64"
         targets = result.elements if isinstance(result, Vector) else (result,)
-        kinds = tuple(_natural(kind_of(self._type()), target) for target in targets)
+        kinds = tuple(natural_kind(kind_of(self._type()), target) for target in targets)
         call = functools.partial(lanes.load_parameters, kind_of(self._type()))
         alu = Alu(call, (kind, "u64"), kinds, context=True)
         self._emit(alu, [base, Immediate(address.offset)], targets)
@@ -377,6 +333,9 @@ _SPECIAL_FORMS: dict[str, Callable[[_Translation], None]] = {
     "slct": _Translation._select_by_sign,
     "elect": _Translation._elect,
     "createpolicy": _Translation._create_policy,
+    "addc": _Translation._extended,
+    "subc": _Translation._extended,
+    "madc": _Translation._extended,
     "dp4a": _Translation._dot,
     "dp2a": _Translation._dot,
 }
@@ -384,47 +343,3 @@ _SPECIAL_FORMS: dict[str, Callable[[_Translation], None]] = {
 
 def _flat(operand: Operand) -> tuple[Operand, ...]:
     return (operand.first, operand.second) if isinstance(operand, Pair) else (operand,)
-
-
-def halves(register: Register) -> tuple[Register, Register]:
-    """A `b128` register as two of 64 bits, low half first."""
-    if register.kind != "b128":
-        raise UnsupportedPtxError(f"{register.name} is not a register of 128 bits")
-    low = Register(f"{register.name}.low", "b64", register.row)
-    return low, Register(f"{register.name}.high", "b64", register.row + 1)
-
-
-def _natural(kind: str, operand: Operand) -> str:
-    """The kind, or that of the whole register if it is wider."""
-    if isinstance(operand, Register) and operand.kind not in ("pred", "b128"):
-        width = int(operand.kind[1:])
-        if width != bits_of(kind):
-            return f"u{width}"
-    return "u16" if kind in ("u8", "s8") else kind
-
-
-@functools.cache
-def _packer(bits: int) -> Callable[..., None]:
-    def pack(*arguments: Array) -> None:
-        *parts, out = arguments
-        view = out.view(f"u{bits // 8}")
-        for index, part in enumerate(parts):
-            view[..., index :: len(parts)] = part
-
-    return pack
-
-
-@functools.cache
-def _unpacker(bits: int) -> Callable[..., None]:
-    def unpack(source: Array, *outs: Array) -> None:
-        view = source.view(f"u{bits // 8}").copy()
-        for index, out in enumerate(outs):
-            out[...] = view[..., index :: len(outs)]
-
-    return unpack
-
-
-def _read_clock(name: str, executing: lanes.Executing, out: Array) -> None:
-    """The simulation's step counter stands for all clocks."""
-    step = executing.file.cta.simulation.step
-    out[...] = np.uint64(step >> 32 if name.endswith("_hi") else step).astype(out.dtype)

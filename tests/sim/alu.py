@@ -121,3 +121,26 @@ def run(
     return {
         name: cta.registers[program.rows[name][0]][program.rows[name][1]].copy() for name in names
     }
+
+
+_REGISTERS = {16: ("h", np.uint16), 32: ("r", np.uint32), 64: ("d", np.uint64), 1: ("p", np.bool_)}
+
+
+def width_of(kind: str) -> int:
+    """Bits of a PTX type."""
+    if kind == "pred":
+        return 1
+    return int("".join(letter for letter in kind if letter.isdigit()))
+
+
+def execute(opcode: str, sources: list[tuple[str, list[int]]], result: str) -> list[int]:
+    """Run an instruction on columns of bit patterns, one per thread; the result's patterns."""
+    names, inputs = [], {}  # type: ignore[var-annotated]  # NumPy's stubs, or a table of many types
+    for number, (kind, patterns) in enumerate(sources):
+        letter, dtype = _REGISTERS[width_of(kind)]
+        name = f"%{letter}{number + 1}"
+        names.append(name)
+        inputs[name] = np.array(patterns, dtype)
+    letter, _ = _REGISTERS[width_of(result)]
+    values = run(f"{opcode} %{letter}0, {', '.join(names)};", inputs)[f"%{letter}0"]
+    return [int(value) for value in values]

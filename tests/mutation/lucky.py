@@ -1,4 +1,4 @@
-"""Faults that a GPU forgives most of the time: races that are won by luck, and that the simulator reports every time."""
+"""Faults that a GPU forgives most of the time: races that luck wins, and that the simulator reports every time."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ def text_files() -> list[Path]:
         text=True,
         check=True,
     ).stdout.split("\0")
-    others = (".png", ".svg", ".jpg", "LICENSE", ".cubin")
+    others = (".png", ".svg", ".jpg", "LICENSE", ".cubin", ".npz")
     paths = [CHECKOUT / name for name in names if name and not name.endswith(others)]
     return [path for path in paths if path.is_file()]
 

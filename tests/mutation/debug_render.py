@@ -35,7 +35,10 @@ __device__ __forceinline__ void wait_for_named(int id, uint32 arrivals) {{
 
 # What the render expects in a kernel, and what it makes of it.
 _EDITS = (
-    (r'"\{\.reg \.pred ended;\\n"', r'"{.reg .pred ended, late; .reg .u64 begin, now; mov.u64 begin, %%clock64;\\n"'),
+    (
+        r'"\{\.reg \.pred ended;\\n"',
+        r'"{.reg .pred ended, late; .reg .u64 begin, now; mov.u64 begin, %%clock64;\\n"',
+    ),
     (r'^( *)(?="bra WAIT;\\n"$)', rf'\1{_WAIT_LIMIT}"\n\1'),
     (r"(?=^// Waits until `threads` threads have come to named barrier)", _NAMED_BARRIERS),
     (

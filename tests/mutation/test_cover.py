@@ -11,7 +11,9 @@ from tests.plan.kernels import shipped_specs
 def test_chosen_kernels_use_every_block_that_a_shipped_kernel_uses() -> None:
     blocks = template_blocks(plan_kernel(spec) for spec in shipped_specs())
     chosen = [plan_kernel(spec).name for spec in chosen_kernels()]
-    assert frozenset().union(*(blocks[name] for name in chosen)) == frozenset().union(*blocks.values())
+    assert frozenset().union(*(blocks[name] for name in chosen)) == frozenset().union(
+        *blocks.values()
+    )
 
 
 def test_no_chosen_kernel_could_be_left_out() -> None:

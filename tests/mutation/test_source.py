@@ -51,4 +51,8 @@ def test_a_move_keeps_the_numbers_of_lines() -> None:
     (call,) = source.calls("wait")
     moved = source.apply(source.moved(*source.statement(call), TEXT.index("if (elect")))
     assert moved.splitlines()[2].strip() == ";  // not wait(x)"
-    assert moved.splitlines()[3].strip().startswith("wait(shared.full[k.stage], f(a, b) ^ 1); if (elect")
+    assert (
+        moved.splitlines()[3]
+        .strip()
+        .startswith("wait(shared.full[k.stage], f(a, b) ^ 1); if (elect")
+    )

@@ -49,12 +49,17 @@ RULES = (
     Rule(
         "skip-released-by-one-thread",
         "a skipped stage is released by one thread, other warps have not looked at it (kernels.md, pitfall 29)",
-        lambda source: _skip(source, wait="", release=_RELEASE_BY_ONE, turn=_TURN),
+        lambda source: _skip(source, wait=_WAIT_EACH, release=_RELEASE_BY_ONE, turn=_TURN),
     ),
     Rule(
         "skip-released-unseen",
         "a skipped stage is released by every warp, and none has looked at it (kernels.md, pitfall 11)",
         lambda source: _skip(source, wait="", release=_RELEASE_EACH, turn=_TURN),
+    ),
+    Rule(
+        "skip-released-unseen-by-one-thread",
+        "a skipped stage is released by one thread, and nobody has looked at it (kernels.md, pitfalls 11 and 29)",
+        lambda source: _skip(source, wait="", release=_RELEASE_BY_ONE, turn=_TURN),
     ),
     Rule(
         "skip-not-released",

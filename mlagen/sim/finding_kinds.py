@@ -87,6 +87,18 @@ KINDS = {
         "note",
         advice="let somebody wait for each phase before anybody arrives in the next",
     ),
+    "mbarrier-early": Kind(
+        "an arrival that nothing orders behind the end of the phase before: it may count there",
+        "Phase of the mbarrier object; Causality order",
+        "note",
+        advice="wait for what the phase before stands for (the full barrier, where this one says empty) first",
+    ),
+    "mbarrier-missed": Kind(
+        "a wait that nothing orders before the end of the next phase: it may look when its parity is back",
+        "Phase of the mbarrier object; Causality order",
+        "note",
+        advice="let every warp that waits arrive somewhere, or come to a barrier, before the buffer is used again",
+    ),
     "mbarrier-complete": Kind("an arrival with .noComplete ends the phase", "mbarrier.arrive"),
     "mbarrier-bytes": Kind(
         "more bytes than announced when all have arrived, or beyond 2^20 - 1",

@@ -58,6 +58,7 @@ class MBarrier(Waitable):
     __slots__ = (
         "_arrivers",
         "_last_seen",
+        "_observers",
         "_published",
         "address",
         "bytes",
@@ -96,6 +97,8 @@ class MBarrier(Waitable):
         self._arrivers: list[int] = []
         # The last phase that each warp of the CTA has seen end.
         self._last_seen: dict[int, int] = {}
+        # Events of the waits that have seen the phase before end.
+        self._observers = 0
 
     def arrive(
         self,
@@ -186,9 +189,22 @@ class MBarrier(Waitable):
         self.was_observed = self.was_observed or ended
         return ended
 
-    def note_seen(self, warp: Warp) -> None:
+    def note_seen(self, warp: Warp, site: Site | None) -> None:
         """A warp has seen the phase before end."""
         self._last_seen[warp.index] = self.phase - 1
+        order = self.cta.simulation.order
+        if order.enabled:
+            self._observers |= 1 << order.mark(warp, site)
+
+    def check_turn(self, knowledge: Knowledge, site: Site | None) -> None:
+        """Report a warp's arrival that nothing orders behind the end of the phase before: it may count there."""
+        if self.completed.ordered & ~knowledge.ordered and self.cta.simulation.order.enabled:
+            self.report(
+                "mbarrier-early",
+                f"an arrival in phase {self.phase} that may come before the end of phase {self.phase - 1}",
+                site,
+                severity="error" if self.cta.simulation.strict else "note",
+            )
 
     def missed_phase(self, path: Path) -> int | None:
         """The phase that a waiting path would want next, if that and the one behind it have ended: it came too late.
@@ -311,6 +327,7 @@ class MBarrier(Waitable):
         """End the phase if nothing is lacking."""
         if self.pending or self.bytes:
             return
+        self._check_observers()
         self.phase += 1
         self.pending = self.count
         self.completed, self._published = self._published, _NOTHING
@@ -320,6 +337,21 @@ class MBarrier(Waitable):
         for follower in self.followers:
             follower.wake()
         self.followers.clear()
+
+    def _check_observers(self) -> None:
+        """Report waits for the phase before that nothing orders before the end of this one.
+
+        In another schedule the phase ends twice before they look: then its parity is what it was, and they hang.
+        """
+        late = self._observers & ~self._published.ordered
+        self._observers = 0
+        if late:
+            self.report(
+                "mbarrier-missed",
+                f"phase {self.phase} may end before this wait has seen the end of phase {self.phase - 1}",
+                self.cta.simulation.order.site_of(late.bit_length() - 1),
+                severity="error" if self.cta.simulation.strict else "note",
+            )
 
 
 def _invalidates(simulation: Simulation) -> bool:

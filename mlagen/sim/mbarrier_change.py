@@ -89,6 +89,8 @@ def decode_arrive(instruction: Instruction, bind: Binder) -> Handler:
                 continue
             if expects:
                 barrier.announce_bytes(int(number), site)  # first: the arrival may be the last
+            if known is not None:
+                barrier.check_turn(known, site)
             tokens[lane] = barrier.arrive(
                 1 if expects else int(number),
                 _fenced_before(warp, barrier) if known is None else known,

@@ -115,7 +115,7 @@ def _barriers_of(path: Path, places: list[tuple[Cta, int]], site: Site) -> list[
 def _observe(path: Path, barrier: MBarrier, site: Site, *, relaxed: bool) -> None:
     """A warp has seen a phase end: it learns what the arrivals have handed over, a relaxed wait at its next fence."""
     warp = path.warp
-    barrier.note_seen(warp)
+    barrier.note_seen(warp, site)
     barrier.note_user(warp, site)
     if relaxed:
         fences = fences_of(warp)

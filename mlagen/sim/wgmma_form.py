@@ -115,6 +115,8 @@ def decode_form(instruction: Instruction, bind: Binder) -> Form:
     negates, transposes = _immediates(instruction, rest, a_type, in_registers=in_registers)
     size = ELEMENT_BYTES[a_type]
     d_registers = _registers(instruction, bind, d, n // 4 if d_type == "f16" else n // 2)
+    if d_registers.mask.bit_count() != d_registers.count:
+        raise UnsupportedPtxError(f"{instruction.opcode}: a register twice in the result")
     return Form(
         instruction=instruction,
         n=n,
@@ -184,12 +186,12 @@ def _immediates(
 
 
 def _registers(instruction: Instruction, bind: Binder, operand: Operand, count: int) -> Registers:
-    """The registers of a vector, which must be so many different ones."""
+    """The registers of a vector, which must be so many."""
     rows = bind.rows(operand)
     mask = 0
     for row in rows:
         mask |= 1 << row
-    if len(rows) != count or mask.bit_count() != count:
+    if len(rows) != count:
         raise UnsupportedPtxError(f"{instruction.opcode}: {len(rows)} registers for {count}")
     step = rows[1] - rows[0]
     if abs(step) >= 1 and all(b - a == step for a, b in itertools.pairwise(rows)):

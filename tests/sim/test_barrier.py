@@ -24,6 +24,7 @@ DATA = BASE + 256
 
 ARRIVE = f"mbarrier.arrive.shared::cta.b64 _, [{B}];\n"
 INIT = f"mbarrier.init.shared::cta.b64 [{B}], 1;\n"
+TELL = f"mbarrier.arrive.relaxed.cta.shared::cta.b64 _, [{C}];\n"
 
 
 def bench() -> tuple[MBarrier, Findings]:
@@ -191,6 +192,33 @@ FINDINGS: dict[str, tuple[str, list[str], list[str]]] = {
     ),
     "the phase before was seen by somebody": (
         prepare_barrier(B) + only(0, ARRIVE + wait_barrier(B)) + "bar.sync 0;\n" + only(32, ARRIVE),
+        [],
+        [],
+    ),
+    # C says that B was seen, and hands nothing over.
+    "an arrival that may be one phase early, and a wait one phase late": (
+        prepare_barrier(B)
+        + prepare_barrier(C)
+        + only(0, f"st.shared.u32 [{DATA}], %r0;\n" + ARRIVE + wait_barrier(B) + TELL)
+        + only(32, wait_barrier(C) + ARRIVE),
+        ["mbarrier-early", "mbarrier-missed"],
+        ["mbarrier-early (note)", "mbarrier-missed (note)"],
+    ),
+    "a wait that may come after the next phase": (
+        prepare_barrier(B)
+        + prepare_barrier(C)
+        + only(0, ARRIVE)
+        + only(32, wait_barrier(B) + TELL)
+        + only(0, wait_barrier(C) + ARRIVE),
+        ["mbarrier-missed"],
+        ["mbarrier-missed (note)"],
+    ),
+    "a wait that is known of before the next phase": (
+        prepare_barrier(B)
+        + prepare_barrier(C)
+        + only(0, ARRIVE)
+        + only(32, wait_barrier(B) + TELL.replace(".relaxed.cta", ""))
+        + only(0, wait_barrier(C) + ARRIVE),
         [],
         [],
     ),

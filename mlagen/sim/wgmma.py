@@ -242,7 +242,9 @@ def _retire(warp: Warp, state: WarpState, products: list[Product]) -> None:
         accumulator.users[state.place] -= 1
         if not accumulator.users[state.place]:
             registers[accumulator.form.d.rows, mine] = accumulator.words()[:, lanes]
-            del state.accumulators[accumulator.form.chain]
+            # Another one has its place where warps disagree, which has been reported.
+            if state.accumulators.get(accumulator.form.chain) is accumulator:
+                del state.accumulators[accumulator.form.chain]
     warp.rows_pending = warp.rows_lent = 0
     for accumulator in state.accumulators.values():
         warp.rows_pending |= accumulator.mask

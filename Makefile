@@ -75,6 +75,11 @@ sim-full: $(VENV)/.installed ## every kernel of every spec, tests' too, in the s
 	  $(BIN)/mlagen verify $$spec --backend sim --schedule full --jobs $(JOBS) --log build/sim-full.jsonl || status=1; \
 	done; exit $$status
 
+# Interrupt it at will: build/mutants.jsonl keeps what has been run, until code or templates change.
+.PHONY: mutants
+mutants: $(VENV)/.installed-dev ## every fault of tests/mutation at every place of the kernels that cover the templates (an hour)
+	$(BIN)/python -m tests.mutation --jobs $(JOBS)
+
 .PHONY: test-gpu
 test-gpu: $(VENV)/.installed-dev ## the tests that need an NVIDIA GPU
 	$(BIN)/python -m pytest tests/gpu -m gpu

@@ -30,7 +30,7 @@ def main() -> int:
     """Run what the arguments ask for; 1 if a mutant survived that is not accepted."""
     arguments = _parser().parse_args()
     wanted = tasks(rules=arguments.rule, kernels=arguments.kernel, once=arguments.once)
-    done = read_log(arguments.log)
+    done = read_log(arguments.log, any_version=arguments.any_version)
     left = unlogged(wanted, done, retry=arguments.retry)
     _say(f"{len(wanted)} mutants, {len(left)} to run, {len(chosen_kernels())} kernels")
     begin = last = time.monotonic()
@@ -66,6 +66,9 @@ def _parser() -> argparse.ArgumentParser:
         "--once", action="store_true", help="a line that several kernels share only once"
     )
     parser.add_argument("--retry", action="store_true", help="run those again that survived")
+    parser.add_argument(
+        "--any-version", action="store_true", help="go on behind outcomes of other versions, too"
+    )
     return parser
 
 
@@ -88,7 +91,7 @@ def _summary(outcomes: list[Outcome]) -> int:
 
 
 def _is_bad(outcome: Outcome) -> bool:
-    return outcome.status in ("survived", "unsupported") and not reason(outcome)
+    return outcome.status in ("survived", "unsupported", "crashed") and not reason(outcome)
 
 
 def _line(outcome: Outcome) -> str:

@@ -18,13 +18,15 @@ class Accepted:
         rule: Name of the rule.
         place: Pattern of the places, searched for in `Outcome.place`.
         reason: Why.
-        kernels: Pattern of the kernels; all if empty.
     """
 
     rule: str
     place: str
     reason: str
-    kernels: str = ""
+
+    def fits(self, rule: str, place: str) -> bool:
+        """Whether it is about this mutant."""
+        return self.rule == rule and re.search(self.place, place) is not None
 
 
 ACCEPTED: tuple[Accepted, ...] = ()
@@ -32,11 +34,4 @@ ACCEPTED: tuple[Accepted, ...] = ()
 
 def reason(outcome: Outcome) -> str:
     """Why a survivor is accepted; empty if it is not."""
-    for one in ACCEPTED:
-        if (
-            one.rule == outcome.rule
-            and re.search(one.place, outcome.place)
-            and re.search(one.kernels, outcome.kernel)
-        ):
-            return one.reason
-    return ""
+    return next((one.reason for one in ACCEPTED if one.fits(outcome.rule, outcome.place)), "")

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from mlagen.verify.problems import Problem
     from tests.mutation.rule import Mutant
 
-Status = Literal["caught", "survived", "equivalent", "refused", "unsupported"]
+Status = Literal["caught", "survived", "equivalent", "refused", "unsupported", "crashed"]
 
 # Three times what the longest problem takes.
 MOST_STEPS = 60_000
@@ -46,7 +46,7 @@ class Outcome:
         place: Where it was planted.
         line: Its line.
         status: `caught`; `survived`; `equivalent` (the same PTX); `refused` (the compiler does not take it);
-            `unsupported` (the simulator does not take it).
+            `unsupported` (the simulator does not take it); `crashed` (the simulator has a bug).
         by: The first finding's kind, or `numerics`; the error's text if it was refused.
         detail: The finding's text.
         problem: On which problem.
@@ -151,6 +151,8 @@ class Bench:
                 wrong = self.simulate(mutant.source, ptx, name)
             except MlagenError as error:
                 return "unsupported", type(error).__name__, str(error), name
+            except Exception as error:
+                return "crashed", type(error).__name__, str(error), name
             if wrong:
                 return "caught", wrong[0][0], wrong[0][1], name
         return "survived", "", "", ""

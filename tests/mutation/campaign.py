@@ -9,6 +9,7 @@ import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from mlagen.trial_log import version_digest
 from tests.mutation.bench import Bench, Outcome
 from tests.mutation.catalogue import RULES
 from tests.mutation.cover import covering_specs
@@ -93,27 +94,38 @@ def run_all(wanted: Sequence[Task], *, jobs: int) -> Iterator[Outcome]:
         yield from pool.imap_unordered(run, wanted)
 
 
-def read_log(log: Path) -> dict[tuple[str, str], Outcome]:
-    """Outcomes of earlier runs, the last of each mutant, by kernel and name."""
+def read_log(log: Path, *, any_version: bool = False) -> dict[tuple[str, str], Outcome]:
+    """Outcomes of earlier runs, the last of each mutant, by kernel and name.
+
+    Args:
+        log: A line of JSON each; a missing file is an empty one.
+        any_version: Take those of other versions of mlagen and its templates, too.
+    """
     if not log.exists():
         return {}
-    lines = log.read_text(encoding="utf-8").splitlines()
-    outcomes = (Outcome(**json.loads(line)) for line in lines if line.endswith("}"))
-    return {(one.kernel, one.name): one for one in outcomes}
+    found = {}
+    for line in log.read_text(encoding="utf-8").splitlines():
+        if not line.endswith("}"):
+            continue  # what an interrupted run was writing
+        values = json.loads(line)
+        if values.pop("version", None) == version_digest() or any_version:
+            outcome = Outcome(**values)
+            found[outcome.kernel, outcome.name] = outcome
+    return found
 
 
 def append(log: Path, outcome: Outcome) -> None:
     """Add one to the log; an interrupted run goes on behind it."""
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("a", encoding="utf-8") as file:
-        file.write(json.dumps(outcome.to_json()) + "\n")
+        file.write(json.dumps({"version": version_digest(), **outcome.to_json()}) + "\n")
 
 
 def unlogged(
     wanted: Iterable[Task], done: dict[tuple[str, str], Outcome], *, retry: bool
 ) -> list[Task]:
     """Tasks without an outcome; with `retry`, those that survived or were not supported, too."""
-    again = {"survived", "unsupported"} if retry else set()
+    again = {"survived", "unsupported", "crashed"} if retry else set()
     return [
         task
         for task in wanted

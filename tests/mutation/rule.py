@@ -55,12 +55,14 @@ class Rule:
         seen: Counter[str] = Counter()
         for planting in self.plant(source):
             edits = [planting] if isinstance(planting, Edit) else list(planting)
+            mutated = source.apply(edits)
+            if mutated == text:
+                continue
             first = edits[0].start
             place = f"{source.function(first)}: {source.line_text(first).strip()}"
             seen[place] += 1
             if seen[place] > 1:
                 place += f" #{seen[place]}"
-            mutated = source.apply(edits)
             assert mutated.count("\n") == text.count("\n"), "lines keep their numbers"
             found.append(Mutant(self.name, place, source.line(first), mutated))
         return found

@@ -51,7 +51,7 @@ RULES = (
     ),
     replaced(
         "address-unmasked",
-        "the rank of a cluster's block stays in a descriptor's address (kernels.md, pitfall 28)",
+        "the rank of a cluster's block stays in a descriptor's address",
         r"\(address & 0x3ffff\)",
         "address",
     ),

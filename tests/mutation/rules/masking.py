@@ -127,7 +127,7 @@ RULES = (
     ),
     replaced(
         "half-block-by-warpgroup",
-        "a first block is half wherever the upper warpgroup is (kernels.md, pitfall 32)",
+        "a first block is half wherever the upper warpgroup is",
         r"if \(min\(end_of_visible_keys\(last_position\), tile\.keys\.length\)[^{]*\{",
         "if (warpgroup == 0) {",
     ),

@@ -48,17 +48,17 @@ def skipped_right(source: Source) -> Iterator[list[Edit]]:
 RULES = (
     Rule(
         "skip-released-by-one-thread",
-        "a skipped stage is released by one thread, other warps have not looked at it (kernels.md, pitfall 29)",
+        "a skipped stage is released by one thread, other warps have not looked at it",
         lambda source: _skip(source, wait=_WAIT_EACH, release=_RELEASE_BY_ONE, turn=_TURN),
     ),
     Rule(
         "skip-released-unseen",
-        "a skipped stage is released by every warp, and none has looked at it (kernels.md, pitfall 11)",
+        "a skipped stage is released by every warp, and none has looked at it",
         lambda source: _skip(source, wait="", release=_RELEASE_EACH, turn=_TURN),
     ),
     Rule(
         "skip-released-unseen-by-one-thread",
-        "a skipped stage is released by one thread, and nobody has looked at it (kernels.md, pitfalls 11 and 29)",
+        "a skipped stage is released by one thread, and nobody has looked at it",
         lambda source: _skip(source, wait="", release=_RELEASE_BY_ONE, turn=_TURN),
     ),
     Rule(
@@ -68,7 +68,7 @@ RULES = (
     ),
     Rule(
         "skip-without-turn",
-        "a skipped block takes no turn: unequal counts of ping-pong (kernels.md, pitfall 30)",
+        "a skipped block takes no turn: unequal counts of ping-pong",
         lambda source: _skip(source, wait=_WAIT_EACH, release=_RELEASE_EACH, turn=""),
     ),
 )

@@ -21,6 +21,8 @@ _SHOWN_ARRIVERS = 4
 _NOTHING = Knowledge(0, 0, 0)
 # A token holds the phase above the pending arrivals; both as they were before the arrival that returned it.
 _COUNT_BITS = 20
+# Under this name a simulation keeps the events that came before copies whose bytes count in another CTA.
+_CARRIED = "mbarrier carried"
 
 
 def token_of(phase: int, pending: int) -> int:
@@ -170,6 +172,9 @@ class MBarrier(Waitable):
         """An operation has moved bytes: the phase's waiters will know of it, and of nothing that it knew."""
         self.check_fenced(operation.async_visible, operation.site)
         self.note_user(operation, operation.site)
+        if operation.site is not None and operation.site.cta != self.cta.number:
+            units = self.cta.simulation.units
+            units[_CARRIED] = units.get(_CARRIED, 0) | operation.ordered
         self._published |= self.cta.simulation.order.publish(operation)
         self.take_bytes(size, operation.site)
 
@@ -344,6 +349,9 @@ class MBarrier(Waitable):
         In another schedule the phase ends twice before they look: then its parity is what it was, and they hang.
         """
         late = self._observers & ~self._published.ordered
+        # A copy hands over itself alone, but it came after what its issuer had waited for: where its bytes count on
+        # another CTA's barrier, no arrival goes along with it.
+        late &= ~self.cta.simulation.units.get(_CARRIED, 0)
         self._observers = 0
         if late:
             self.report(

@@ -6,6 +6,11 @@ import ctypes
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
+
+# A run differs from the last one by what changed, not by chance; `--hypothesis-profile=default` explores.
+settings.register_profile("repeatable", derandomize=True)
+settings.load_profile("repeatable")
 
 GPU_TESTS = Path(__file__).parent / "gpu"
 

@@ -139,21 +139,19 @@ def _straight_line(draw: st.DrawFn) -> str:
 @settings(max_examples=60, deadline=None)
 @given(_straight_line(), st.integers(0, 5), st.sampled_from([None, 0xFFFF_FFFF, 0x8001_0FF0, 0x10]))
 def test_fusion_changes_nothing(body: str, seed: int, mask: int | None) -> None:
-    source = np.random.default_rng(seed)
-    inputs: dict[str, Any] = {
-        f"%r{index}": source.standard_normal(THREADS).astype(np.float32)
-        for index in range(12)
-        if f"%r{index}," in body or f"%r{index};" in body
-    }
-    inputs |= {
-        f"%p{index}": source.random(THREADS) < 0.5 for index in range(4) if f"%p{index}" in body
-    }
     if mask is not None and mask != 0xFFFF_FFFF:
         body = "\n".join(line for line in body.splitlines() if "shfl" not in line)
-    fused = run(body, {name: inputs[name] for name in inputs if name in body}, mask=mask)
+    named = set(re.findall(r"%[rp]\d+", body))
+    source = np.random.default_rng(seed)
+    inputs: dict[str, Any] = {
+        f"%r{index}": source.standard_normal(THREADS).astype(np.float32) for index in range(12)
+    }
+    inputs |= {f"%p{index}": source.random(THREADS) < 0.5 for index in range(4)}
+    inputs = {name: values for name, values in inputs.items() if name in named}
+    fused = run(body, inputs, mask=mask)
     with pytest.MonkeyPatch.context() as patch:
         _without_fusion(patch)
-        plain = run(body, {name: inputs[name] for name in inputs if name in body}, mask=mask)
+        plain = run(body, inputs, mask=mask)
     for name, values in plain.items():
         if int(name[2:]) < 12:
             assert _equal(values, fused[name]), name

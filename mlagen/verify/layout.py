@@ -10,8 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mlagen.verify.operands import rope_heads
-
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
@@ -82,8 +80,7 @@ class _Layout:
     def keys(self, operands: Operands) -> dict[str, Array]:
         layout, k, v = self.spec.k_rope.layout, operands.k_nope, operands.v
         if layout == "fused":
-            rope = np.broadcast_to(operands.k_rope, (*k.shape[:2], operands.k_rope.shape[-1]))
-            k = np.concatenate([k, rope], axis=-1)
+            k = np.concatenate([k, operands.k_rope], axis=-1)
         kv_layout = self.spec.kv.layout
         if self.strided:  # k and v are slices of one tensor, as models project them
             both = self._view(self._place(np.concatenate([k, v], axis=-1), kv_layout))
@@ -168,7 +165,7 @@ class _Layout:
         }
 
     def _without_single_head(self, rows: Array) -> Array:
-        return rows if rope_heads(self.spec) > 1 else rows[..., 0, :]
+        return rows if self.spec.k_rope.num_heads > 1 else rows[..., 0, :]
 
     def _view(self, values: Array, *, filler: float = np.nan) -> Array:
         """The values, or with `strided` a copy inside a larger tensor, whose strides are its own."""

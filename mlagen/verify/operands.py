@@ -53,7 +53,7 @@ class Operands:
     Attributes:
         q: `[total_q, H, qk_head_dim]`.
         k_nope: `[total_k, H, qk_nope_head_dim]`.
-        k_rope: `[total_k, rope heads, qk_rope_head_dim]`.
+        k_rope: `[total_k, rope heads, qk_rope_head_dim]`; a fused K has a rope part of its own in every head.
         v: `[total_k, H, v_head_dim]`.
         sinks: float32 `[H]`.
         alibi_slopes: float32 `[H]`.
@@ -81,9 +81,9 @@ def fit_lengths(spec: KernelSpec, lengths: Lengths) -> Lengths:
     return replace(lengths, queries=queries, keys=keys)
 
 
-def rope_heads(spec: KernelSpec) -> int:
-    """Rope heads that share the query heads between them."""
-    return spec.k_rope.num_heads if spec.k_rope.layout != "fused" else 1
+def rope_heads(spec: KernelSpec, heads: int) -> int:
+    """Rope heads that share `heads` query heads between them."""
+    return heads if spec.k_rope.layout == "fused" else spec.k_rope.num_heads
 
 
 def draw_operands(
@@ -134,7 +134,7 @@ def _draw_plain(
     return Operands(
         q=draw(total_q, heads, geometry.qk_head_dim, sparse=True),
         k_nope=draw(total_k, heads, geometry.qk_nope_head_dim, sparse=True),
-        k_rope=draw(total_k, rope_heads(spec), geometry.qk_rope_head_dim, sparse=True),
+        k_rope=draw(total_k, rope_heads(spec, heads), geometry.qk_rope_head_dim, sparse=True),
         v=draw(total_k, heads, geometry.v_head_dim),
         sinks=random.standard_normal(heads, dtype=np.float32),
         alibi_slopes=0.3 * np.abs(random.standard_normal(heads, dtype=np.float32)),

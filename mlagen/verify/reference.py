@@ -8,16 +8,17 @@
 Query i of a sequence with n queries and m keys stands at position i + m - n: the last query sees
 the last key (bottom-right).
 A row that sees no key has output 0 and LSE -inf. Key rows and cache slots that belong to no
-sequence are never touched.
+sequence are never touched. `sequences.py` says what offsets and lengths mean that no caller should
+give; the rope part of a key whose page does not exist is 0.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from mlagen.errors import UnsupportedError
 from mlagen.verify.arrays import Array, Backend, backend_of
+from mlagen.verify.sequences import sequences
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from mlagen.spec.mask import Mask
     from mlagen.spec.model import KernelSpec
     from mlagen.spec.score_mod import ScoreMod
+    from mlagen.verify.sequences import Sequence
 
 # Scores held at once: 2^26 float64 are 512 MiB, and as much again for each temporary.
 BLOCK_SCORES = 2**26
@@ -53,7 +55,7 @@ def reference(
     rows, num_heads = int(flat_q.shape[0]), int(flat_q.shape[1])
     out = ops.zeros((rows, num_heads, int(tensors["v"].shape[-1])))
     lse = ops.full((rows, num_heads), float("-inf"))
-    for sequence in _sequences(spec, tensors, ops):
+    for sequence in sequences(spec, tensors, ops):
         keys, values = _keys_and_values(spec, tensors, sequence, num_heads, ops)
         scorer = _Scorer(spec, tensors, sequence, scale, ops)
         for first_head, last_head, first, last in _blocks(sequence, num_heads):
@@ -70,17 +72,6 @@ def reference(
     return out.reshape(*leading, out.shape[-1]), lse.reshape(leading)
 
 
-@dataclass(frozen=True, slots=True)
-class _Sequence:
-    """Where one sequence lies: rows of the flattened query and key tensors."""
-
-    index: int
-    first_query: int
-    num_queries: int
-    first_key: int
-    num_keys: int
-
-
 def _queries(spec: KernelSpec, tensors: Mapping[str, Array]) -> Array:
     if spec.q_form == "fused":
         return tensors["q"]
@@ -88,32 +79,7 @@ def _queries(spec: KernelSpec, tensors: Mapping[str, Array]) -> Array:
     return nope if rope is None else backend_of(nope).concatenate([nope, rope], axis=-1)
 
 
-def _sequences(spec: KernelSpec, tensors: Mapping[str, Array], ops: Backend) -> Iterator[_Sequence]:
-    """Read the lengths of a batch."""
-    queries = tensors["q"] if "q" in tensors else tensors["q_nope"]
-    values = tensors["v"]
-    if spec.q_layout == "dense":
-        batch, length = int(queries.shape[0]), int(queries.shape[1])
-        query_offsets = [index * length for index in range(batch + 1)]
-    else:
-        query_offsets = ops.integers(tensors["cu_seqlens_q"])
-        batch = len(query_offsets) - 1
-    if spec.kv.layout == "dense":
-        key_offsets = [index * int(values.shape[1]) for index in range(batch + 1)]
-    else:
-        key_offsets = (
-            ops.integers(tensors["cu_seqlens_k"]) if spec.kv.row_offsets else query_offsets
-        )
-    counted = ops.integers(tensors["cache_seqlens"]) if "cache_seqlens" in tensors else None
-    for index in range(batch):
-        num_queries = query_offsets[index + 1] - query_offsets[index]
-        num_keys = key_offsets[index + 1] - key_offsets[index]
-        if counted is not None:
-            num_keys = counted[index] + (num_queries if spec.kv_length_counts == "prefix" else 0)
-        yield _Sequence(index, query_offsets[index], num_queries, key_offsets[index], num_keys)
-
-
-def _blocks(sequence: _Sequence, num_heads: int) -> Iterator[tuple[int, int, int, int]]:
+def _blocks(sequence: Sequence, num_heads: int) -> Iterator[tuple[int, int, int, int]]:
     """`(first head, end, first query, end)` of blocks whose scores fit in BLOCK_SCORES."""
     keys = max(sequence.num_keys, 1)
     rows = max(1, min(sequence.num_queries, BLOCK_SCORES // keys))
@@ -127,7 +93,7 @@ def _blocks(sequence: _Sequence, num_heads: int) -> Iterator[tuple[int, int, int
 def _keys_and_values(
     spec: KernelSpec,
     tensors: Mapping[str, Array],
-    sequence: _Sequence,
+    sequence: Sequence,
     num_heads: int,
     ops: Backend,
 ) -> tuple[Array, Array]:
@@ -138,9 +104,8 @@ def _keys_and_values(
     )
     keys, values = ops.float64(keys), ops.float64(values)
     if spec.geometry.qk_rope_head_dim and spec.k_rope.layout != "fused":
-        rope = ops.float64(
-            _rope_rows(spec, tensors, sequence)[..., -spec.geometry.qk_rope_head_dim :]
-        )
+        rows = ops.float64(_rope_rows(spec, tensors, sequence, ops))
+        rope = rows[..., -spec.geometry.qk_rope_head_dim :]
         if len(rope.shape) == 2:
             rope = rope[:, None, :]
         group = num_heads // int(rope.shape[1])
@@ -149,17 +114,33 @@ def _keys_and_values(
     return ops.permute(keys, (1, 0, 2)), ops.permute(values, (1, 0, 2))
 
 
-def _rope_rows(spec: KernelSpec, tensors: Mapping[str, Array], sequence: _Sequence) -> Array:
+def _rope_rows(
+    spec: KernelSpec, tensors: Mapping[str, Array], sequence: Sequence, ops: Backend
+) -> Array:
     """Rope rows of one sequence's keys, whole cache rows where they are such: `[num_keys, width]` or with heads."""
     rope, keys = tensors["k_rope"], sequence.num_keys
     if spec.k_rope.layout == "ragged":
         return rope[sequence.first_key : sequence.first_key + keys]
     if spec.k_rope.layout == "dense":
-        return rope[sequence.index, :keys]
+        return _filled_up(ops.float64(rope[sequence.index, :keys]), keys, ops)
     page_size = int(rope.shape[1])
     used = -(-keys // page_size)
-    pages = rope[tensors["block_table"][sequence.index, :used]]
-    return pages.reshape(used * page_size, *rope.shape[2:])[:keys]
+    ids = tensors["block_table"][sequence.index, :used]
+    exists = (ids >= 0) & (ids < rope.shape[0])
+    # A page that does not exist is read as page 0, and then as zeros.
+    pages = ops.float64(rope[ids * exists])
+    some = (slice(None), *(None,) * (len(pages.shape) - 1))
+    pages = ops.where(exists[some], pages, ops.zeros((1,) * len(pages.shape)))
+    rows = pages.reshape(len(ids) * page_size, *rope.shape[2:])
+    return _filled_up(rows[:keys], keys, ops)
+
+
+def _filled_up(rows: Array, count: int, ops: Backend) -> Array:
+    """The rows, and behind them zeros, so that there are `count`."""
+    missing = count - int(rows.shape[0])
+    if missing == 0:
+        return rows
+    return ops.concatenate([rows, ops.zeros((missing, *rows.shape[1:]))], axis=0)
 
 
 class _Scorer:
@@ -169,7 +150,7 @@ class _Scorer:
         self,
         spec: KernelSpec,
         tensors: Mapping[str, Array],
-        sequence: _Sequence,
+        sequence: Sequence,
         scale: float,
         ops: Backend,
     ) -> None:

@@ -1,10 +1,13 @@
 """The simulator against a GPU: the same PTX on both, from single instructions to whole kernels.
 
-    python -m benchmarks.validate_simulator prepare .carry                        # here: machine code
+    python -m benchmarks.validate_simulator prepare micro .carry                  # here: machine code
+    python -m benchmarks.validate_simulator prepare mutants .carry
     python -m benchmarks.validate_simulator record micro .carry                   # on the GPU, into $OUT
     MLAGEN_KERNELS=.carry/kernels python -m benchmarks.validate_simulator record whole .carry
+    python -m benchmarks.validate_simulator record mutants .carry                 # on the GPU, or --dry here
     python -m benchmarks.validate_simulator compare micro RECORDINGS RESULTS      # here, without a GPU
     python -m benchmarks.validate_simulator compare whole RECORDINGS RESULTS
+    python -m benchmarks.validate_simulator compare mutants RECORDINGS RESULTS
     python -m benchmarks.validate_simulator fixtures RECORDINGS                   # into tests/hardware/fixtures
     python -m benchmarks.validate_simulator publish RECORDINGS RESULTS             # docs/validation.md
 
@@ -26,14 +29,17 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="Compare the simulator with a GPU.")
     steps = parser.add_subparsers(dest="step", required=True)
     step = steps.add_parser("prepare", help="compile what runs on the GPU")
+    step.add_argument("part", choices=("micro", "mutants"))
     step.add_argument("folder", type=Path)
     step = steps.add_parser("record", help="run on the GPU; answers go to $OUT")
-    step.add_argument("part", choices=("micro", "whole"))
+    step.add_argument("part", choices=("micro", "whole", "mutants"))
     step.add_argument("folder", type=Path, help="what `prepare` wrote")
     step.add_argument("-k", dest="words", action="append", default=[], help="only these kernels")
-    step.add_argument("--dry", action="store_true", help="only say what would run")
+    step.add_argument(
+        "--dry", action="store_true", help="only say what would run; mutants: run without a GPU"
+    )
     step = steps.add_parser("compare", help="run in the simulator what the GPU has answered")
-    step.add_argument("part", choices=("micro", "whole"))
+    step.add_argument("part", choices=("micro", "whole", "mutants"))
     step.add_argument("recordings", type=Path)
     step.add_argument("results", type=Path)
     step.add_argument("-k", dest="words", action="append", default=[], help="only these")
@@ -63,14 +69,19 @@ def _out() -> Path:
 
 
 def _prepare(arguments: argparse.Namespace) -> int:
-    from benchmarks.validation import micro
-
-    size = micro.prepare(arguments.folder / "micro")
-    print(f"{arguments.folder / 'micro'}: {size / 2**20:.1f} MiB")
+    if arguments.part == "micro":
+        from benchmarks.validation.micro import prepare
+    else:
+        from benchmarks.validation.mutant_jobs import prepare
+    folder = arguments.folder / arguments.part
+    size = prepare(folder)
+    print(f"{folder}: {size / 2**20:.1f} MiB")
     return 0
 
 
 def _record(arguments: argparse.Namespace) -> int:
+    if arguments.part == "mutants":
+        return _record_mutants(arguments)
     from benchmarks.validation import micro, whole
 
     if arguments.dry:
@@ -88,11 +99,26 @@ def _record(arguments: argparse.Namespace) -> int:
     return int(failures > 0)
 
 
+def _record_mutants(arguments: argparse.Namespace) -> int:
+    from benchmarks.validation import mutants
+
+    folder, out = arguments.folder / "mutants", _out()
+    launcher: mutants.Launcher = mutants.GpuLauncher(folder)
+    if arguments.dry:
+        launcher, out = mutants.DryLauncher(), out / "dry"
+        out.mkdir(exist_ok=True)
+    return int(mutants.record_all(folder, out, launcher=launcher, words=arguments.words) > 0)
+
+
 def _compare(arguments: argparse.Namespace) -> int:
-    from benchmarks.validation import micro_compare, whole
+    from benchmarks.validation import micro_compare, mutant_compare, whole
 
     arguments.results.mkdir(parents=True, exist_ok=True)
-    if arguments.part == "micro":
+    if arguments.part == "mutants":
+        failures = mutant_compare.compare_all(
+            arguments.recordings, arguments.results / "mutants.jsonl", words=arguments.words
+        )
+    elif arguments.part == "micro":
         failures = micro_compare.compare_all(
             arguments.recordings,
             arguments.results / "micro.jsonl",

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from benchmarks.validation import mutant_compare
 from benchmarks.validation.micro import load_recording
 from benchmarks.validation.micro_compare import lines
 from benchmarks.validation.whole import is_good
@@ -53,13 +54,28 @@ def publish(recordings: Path, results: Path, page: Path) -> None:
         "ulps": _ulps(),
         "sums": _sums(recording),
         "whole": _whole(results),
+        "mutants": mutant_compare.section(recordings, results),
     }
-    text = page.read_text()
+    page.write_text(with_tables(page.read_text(), tables))
+
+
+def with_tables(text: str, tables: dict[str, str]) -> str:
+    """The page with these tables; one without content leaves what is there.
+
+    Raises:
+        ValueError: The page has no place for a table.
+    """
     for name, table in tables.items():
+        if not table:
+            continue
+        if f"<!-- {name} -->\n" not in text:
+            raise ValueError(
+                f"the page lacks a line <!-- {name} --> and one <!-- end --> behind it"
+            )
         before, _, rest = text.partition(f"<!-- {name} -->\n")
         _, _, after = rest.partition("<!-- end -->")
         text = f"{before}<!-- {name} -->\n{table}\n<!-- end -->{after}"
-    page.write_text(text)
+    return text
 
 
 def _table(head: str, rows: list[str]) -> str:

@@ -52,7 +52,7 @@ def kept_rows(rows: int) -> NDArray[np.intp]:
     return np.unique(np.linspace(0, rows - 1, min(rows, ROWS_KEPT)).astype(np.intp))
 
 
-def _input_digest(problem: Problem) -> bytes:
+def input_digest(problem: Problem) -> bytes:
     """Of every value that the kernel is given."""
     whole = hashlib.blake2b(digest_size=8)
     for name, tensor in sorted(problem.tensors.items()):
@@ -89,7 +89,7 @@ class Answer:
         if outputs.lse is not None:
             lse = np.ascontiguousarray(outputs.lse.view[outputs.lse.written]).reshape(-1)
         return cls(
-            _input_digest(problem), np.array(digests, np.uint32), out[kept_rows(len(out))], lse
+            input_digest(problem), np.array(digests, np.uint32), out[kept_rows(len(out))], lse
         )
 
     def parts(self) -> tuple[bytes, ...]:

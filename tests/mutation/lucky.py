@@ -71,6 +71,42 @@ LUCKY = (
         "wgmma-fence",
         "the registers were written long before the product reads them",
     ),
+    Lucky(
+        "proxy-fence-by-one-warp",
+        "MathWarpgroup.store_output",
+        "proxy-fence",
+        "the other warps' stores are as old as the barrier behind them",
+    ),
+    Lucky(
+        "store-unfinished",
+        'tma_store_commit_and_wait_read: asm volatile("cp.async.bulk.wait_group',
+        "race",
+        "the store has begun to read long before the next tile's Q comes from L2",
+    ),
+    Lucky(
+        "arrive-relaxed",
+        "barrier_arrive: ",
+        "race",
+        "the hardware has one kind of arrival, and it does not overtake earlier accesses",
+    ),
+    Lucky(
+        "wait-by-one-lane",
+        "MathWarpgroup.next_tile",
+        "race",
+        "the warp comes together behind the branch, when its one lane has waited",
+    ),
+    Lucky(
+        "named-barrier-removed",
+        "MathWarpgroup.store_output: named_barrier_sync(kWarpgroupBarrier + warpgroup, 128); #2",
+        "race",
+        "four warps store their output at the same time, and TMA begins later than they end",
+    ),
+    Lucky(
+        "skip-released-by-one-thread",
+        "MathWarpgroup.attend",
+        "race",
+        "the next K takes longer to come than the other warps to look at the phase before it",
+    ),
 )
 
 

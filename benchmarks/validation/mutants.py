@@ -209,6 +209,8 @@ def write_jobs(folder: Path, jobs: Iterable[Job]) -> None:
 
 def record_all(folder: Path, out: Path, *, launcher: Launcher, words: Sequence[str] = ()) -> int:
     """Run the jobs of a folder; write `mutants.json` into `out`. Returns the number of surprises."""
+    from benchmarks.validation.place import facts  # torch: children need not import it again
+
     start = time.monotonic()
     jobs = [
         job for job in read_jobs(folder) if not words or any(word in job.name for word in words)
@@ -237,8 +239,6 @@ def record_all(folder: Path, out: Path, *, launcher: Launcher, words: Sequence[s
             )
             surprises += agrees(job.group, answer.outcome) is False
             save({})
-    from benchmarks.validation.place import facts
-
     save(facts())
     print(f"{len(results)} answers in {time.monotonic() - start:.0f} s, {surprises} surprises")
     return surprises

@@ -138,6 +138,12 @@ KINDS = {
         "a warp arrives twice before the barrier opens, or at the cluster barrier without a wait between",
         "bar, barrier; barrier.cluster",
     ),
+    "barrier-early": Kind(
+        "an arrival that nothing orders behind the opening before: it may count there",
+        "bar, barrier; Causality order",
+        "note",
+        advice="give each use of named barriers an id of its own, and let whoever arrives hear of the last opening",
+    ),
     "barrier-wait": Kind("barrier.cluster.wait without an arrival before it", "barrier.cluster"),
     # Control.
     "diverged-aligned": Kind(

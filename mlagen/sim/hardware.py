@@ -188,6 +188,7 @@ class Warp(Actor):
         rows_dirty: 32-bit rows that ordinary code has accessed (a bitset); `wgmma.fence` clears them.
         rows_pending: Rows that a product in flight will write: the machine reports whoever reads or writes them.
         rows_lent: Rows that a product in flight still reads: the machine reports whoever writes them.
+        unshared: `(lanes, events)`: what only these lanes know of the sets above; see `lane_knowledge`.
         units: What a unit keeps for this warp (open copy groups, products in flight), under the unit's name.
     """
 
@@ -202,6 +203,7 @@ class Warp(Actor):
         "rows_lent",
         "rows_pending",
         "units",
+        "unshared",
     )
 
     def __init__(self, cta: Cta, index: int, alive: int) -> None:
@@ -216,6 +218,7 @@ class Warp(Actor):
         self.rows_dirty = 0
         self.rows_pending = 0
         self.rows_lent = 0
+        self.unshared: list[tuple[int, int]] = []
         self.paths = [Path(self, 0, alive)]
         self.units: dict[str, Any] = {}  # Any: each unit's own type
 

@@ -17,6 +17,7 @@ from mlagen.sim.deadlock import (
     report_stale_waits,
 )
 from mlagen.sim.hardware import ALL_LANES, WARPS_OF_WARPGROUP, Warp
+from mlagen.sim.lane_knowledge import execute_apart
 from mlagen.sim.mbarrier_wait import WAITS, time_out
 from mlagen.sim.paths import (
     held_before_segment,
@@ -309,7 +310,7 @@ class Machine:
         recorder.visible += 1
         path.polled = None
         submitted = simulation.submitted
-        waitable = step.handler(path)
+        waitable = execute_apart(step, path) if path.warp.unshared else step.handler(path)
         if simulation.submitted != submitted and recorder.events is not None:
             for operation in simulation.operations[submitted - simulation.submitted :]:
                 recorder.issued(operation, path, step.instruction)

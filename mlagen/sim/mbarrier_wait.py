@@ -8,6 +8,7 @@ import numpy as np
 
 from mlagen.sim.access import all_lanes, lane_values
 from mlagen.sim.hardware import Waitable
+from mlagen.sim.lane_knowledge import learn
 from mlagen.sim.mbarrier import TIMED_OUT, MBarrier, pending_of
 from mlagen.sim.mbarrier_form import SCOPES, addressed, modifiers
 from mlagen.sim.strong import fences_of
@@ -75,17 +76,19 @@ def decode_wait(instruction: Instruction, bind: Binder) -> Handler:
             path.pending = asked[0]
             waited = sorted({barrier for barrier, _ in answers}, key=lambda one: one.address)
             return waited[0] if len(waited) == 1 else _AnyBarrier(waited)
-        for barrier in dict.fromkeys(ended):
-            _observe(path, barrier, site, relaxed=relaxed)
         # Where there is no barrier, which has been reported, nobody waits.
-        if all(answers.values()):
-            write(path, np.True_)
-            return None
         seen = [
             barrier is None or answers[barrier, value]
             for barrier, value in zip(barriers, asked, strict=True)
         ]
-        write(path, all_lanes(np.array(seen), path))
+        for barrier in dict.fromkeys(ended):
+            lanes = sum(
+                1 << lane
+                for lane, one, answer in zip(path.lanes, barriers, seen, strict=True)
+                if one is barrier and answer
+            )
+            _observe(path, barrier, lanes, site, relaxed=relaxed)
+        write(path, np.True_ if all(seen) else all_lanes(np.array(seen), path))
         return None
 
     return wait
@@ -112,8 +115,8 @@ def _barriers_of(path: Path, places: list[tuple[Cta, int]], site: Site) -> list[
     return [found[place] for place in places]
 
 
-def _observe(path: Path, barrier: MBarrier, site: Site, *, relaxed: bool) -> None:
-    """A warp has seen a phase end: it learns what the arrivals have handed over, a relaxed wait at its next fence."""
+def _observe(path: Path, barrier: MBarrier, lanes: int, site: Site, *, relaxed: bool) -> None:
+    """Lanes have seen a phase end: they learn what the arrivals have handed over, a relaxed wait at its next fence."""
     warp = path.warp
     barrier.note_seen(warp, site)
     barrier.note_user(warp, site)
@@ -121,7 +124,7 @@ def _observe(path: Path, barrier: MBarrier, site: Site, *, relaxed: bool) -> Non
         fences = fences_of(warp)
         fences.seen = fences.seen | barrier.completed
     else:
-        warp.cta.simulation.order.acquire(warp, barrier.completed)
+        learn(path, lanes, barrier.completed)
 
 
 def decode_pending_count(instruction: Instruction, bind: Binder) -> Handler:

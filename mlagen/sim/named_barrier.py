@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from mlagen.sim.hardware import Binder, Cta, Decoder, Handler, Path, Warp
     from mlagen.sim.ptx import Instruction
-    from mlagen.sim.report import Site
+    from mlagen.sim.report import Severity, Site
 
 UNIT = "named barriers"
 BARRIERS = 16
@@ -110,14 +110,14 @@ class NamedBarrier(Waitable):
                     f"warp {warp.index} arrives a second time before the barrier has opened",
                     site,
                 )
-            self._count(warp)
+            self._count(warp, site)
             self._advance()
         return phase
 
     def lanes_ended(self, warp: Warp) -> None:
         """Lanes of a warp have returned: perhaps only they were missing."""
         if warp.alive and self._lanes.get(warp, 0) & warp.alive == warp.alive:
-            self._count(warp)
+            self._count(warp, None)
         if self.arrived:
             self._advance()
 
@@ -140,10 +140,20 @@ class NamedBarrier(Waitable):
             self._report("barrier-count", text, site)
         self.expected = expected
 
-    def _count(self, warp: Warp) -> None:
+    def _count(self, warp: Warp, site: Site | None) -> None:
+        """A warp has arrived; nothing but what it knows keeps it from arriving in the phase before."""
         del self._lanes[warp]
         self.arrived.append(warp)
-        self._published |= self.cta.simulation.order.publish(warp)
+        order = self.cta.simulation.order
+        known = order.publish(warp)
+        if self.completed.ordered & ~known.ordered and order.enabled:
+            self._report(
+                "barrier-early",
+                f"warp {warp.index} may arrive before the barrier has opened for those before it",
+                site,
+                severity="error" if self.cta.simulation.strict else "note",
+            )
+        self._published |= known
 
     def _advance(self) -> None:
         """Open if nobody is missing."""
@@ -162,8 +172,12 @@ class NamedBarrier(Waitable):
         self._begin()
         self.wake()
 
-    def _report(self, kind: str, message: str, site: Site | None) -> None:
-        self.cta.simulation.findings.add(kind, f"{self.name}: {message}", site, barrier=self.name)
+    def _report(
+        self, kind: str, message: str, site: Site | None, *, severity: Severity = "error"
+    ) -> None:
+        self.cta.simulation.findings.add(
+            kind, f"{self.name}: {message}", site, barrier=self.name, severity=severity
+        )
 
 
 def barrier_of(cta: Cta, number: int) -> NamedBarrier:

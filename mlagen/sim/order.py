@@ -26,8 +26,9 @@ proxy fence between them; working kernels (those of CUTLASS and Triton) arrive o
 `practice` does not ask for it.
 
 Accesses of an operation are checked and recorded when it is issued, so the verdict does not depend on when it
-completes. Knowledge is a warp's, whichever of its paths has gained it: an order between lanes of one warp, without
-`__syncwarp`, is outside the model. So are the state space that a proxy fence names and the scope of a barrier.
+completes. Knowledge is a warp's, whichever of its paths has gained it, but for waits for mbarriers (`lane_knowledge`):
+an order between the accesses of lanes of one warp, without `__syncwarp`, is outside the model. So are the state space
+that a proxy fence names and the scope of a barrier.
 
 Readers that a reading warp already knows are dropped from a cell: whoever comes after the new reader comes after them.
 """
@@ -49,6 +50,7 @@ from mlagen.sim.cell_states import (
 )
 from mlagen.sim.hardware import Warp
 from mlagen.sim.knowledge import Knowledge
+from mlagen.sim.lane_knowledge import waited_apart
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -393,6 +395,9 @@ class Order:
         else:
             kind, severity = "race", "error"
             text = f"{access.verb} {place} without waiting for the earlier access"
+            warps = [actor] if isinstance(actor, Warp) else cta.warps if cta is not None else ()
+            if any(waited_apart(warp, event) for warp in warps):
+                text += ": only some lanes of a warp have waited, and no __syncwarp follows"
             if self._waited >> event & 1:
                 text += ", or that warp's tcgen05.fence::before_thread_sync is missing before it arrives"
         self._findings.add(

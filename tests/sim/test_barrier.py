@@ -25,6 +25,16 @@ DATA = BASE + 256
 ARRIVE = f"mbarrier.arrive.shared::cta.b64 _, [{B}];\n"
 INIT = f"mbarrier.init.shared::cta.b64 [{B}], 1;\n"
 TELL = f"mbarrier.arrive.relaxed.cta.shared::cta.b64 _, [{C}];\n"
+LOW = "setp.lt.u32 %p0, %r0, 32;\n@!%p0 bra high;\n"
+# Warp 1 waits for warp 0 twice, and tells it in between that it goes on.
+TURNS = (
+    LOW
+    + "bar.arrive 1, 64;\n"
+    + wait_barrier(C)
+    + "bar.arrive 1, 64;\nbra done;\n"
+    + f"high: st.shared.u32 [{DATA}], 1;\nbar.sync 1, 64;\n"
+    + "setp.eq.u32 %p1, %r0, 32;\n@%p1 {tell}bar.sync 1, 64;\ndone:\n"
+)
 
 
 def bench() -> tuple[MBarrier, Findings]:
@@ -321,6 +331,17 @@ FINDINGS: dict[str, tuple[str, list[str], list[str]]] = {
         ["barrier-twice"],
         ["barrier-twice"],
     ),
+    # C says that the barrier has opened, and hands nothing over.
+    "an arrival that may come before the last opening": (
+        prepare_barrier(C) + TURNS.format(tell=TELL),
+        ["barrier-early"],
+        ["barrier-early (note)"],
+    ),
+    "an arrival that has heard of the last opening": (
+        prepare_barrier(C) + TURNS.format(tell=TELL.replace(".relaxed.cta", "")),
+        [],
+        [],
+    ),
     "a second cluster arrival": (
         "barrier.cluster.arrive.aligned;\nbarrier.cluster.arrive.aligned;\nbarrier.cluster.wait.aligned;\n",
         ["barrier-twice"],
@@ -537,6 +558,46 @@ def test_lanes_may_wait_for_barriers_of_their_own() -> None:
         assert kinds(launch(body, {}, threads=64, schedule=schedule)) == []
 
 
+LOAD = f"ld.shared.u32 %r1, [{DATA}];\n"
+
+
+@pytest.mark.parametrize(
+    ("then", "is_race"),
+    [
+        pytest.param(LOAD, True, id="all lanes read"),
+        pytest.param(only(0, LOAD), False, id="it reads itself"),
+        pytest.param(only(1, LOAD), True, id="another lane reads"),
+        pytest.param("bar.warp.sync 0xffffffff;\n" + LOAD, False, id="syncwarp"),
+        pytest.param("bar.sync 1, 32;\n" + LOAD, False, id="named barrier"),
+        pytest.param(
+            f"elect.sync _|%p1, 0xffffffff;\nshfl.sync.idx.b32 %r2, %r0, 0, 31, 0xffffffff;\n{LOAD}",
+            True,
+            id="collectives order nothing",
+        ),
+        pytest.param(
+            "fence.proxy.async;\n" + only(1, LOAD), True, id="a fence of lanes that do not know"
+        ),
+        pytest.param(only(1, wait_barrier(B) + LOAD), False, id="another lane waits, too"),
+        pytest.param(only(1, wait_barrier(B)) + LOAD, True, id="two lanes have waited"),
+        pytest.param(wait_barrier(B) + LOAD, False, id="all lanes wait, too"),
+    ],
+)
+def test_a_wait_of_one_lane_is_its_own(then: str, *, is_race: bool) -> None:
+    body = prepare_barrier(B) + only(32, f"st.shared.u32 [{DATA}], 1;\n" + ARRIVE)
+    body += LOW + only(0, wait_barrier(B).replace("wait_", "first_")) + then + "high:\n"
+    found = launch(body, {}, threads=64).findings
+    assert {one.kind for one in found} == ({"race"} if is_race else set())
+    assert all("only some lanes of a warp have waited" in one.message for one in found)
+    assert kinds(launch(body, {}, threads=64, level="practice")) == []
+
+
+def test_every_lane_hands_on_what_it_has_waited_for() -> None:
+    body = prepare_barrier(B) + only(64, f"st.shared.u32 [{DATA}], 1;\n" + ARRIVE)
+    body += LOW + only(0, wait_barrier(B)) + "bar.arrive 1, 64;\nbra done;\n"
+    body += "high: setp.ge.u32 %p1, %r0, 64;\n@%p1 bra done;\nbar.sync 1, 64;\n" + LOAD + "done:\n"
+    assert kinds(launch(body, {}, threads=96)) == []
+
+
 # A copy of 16 bytes, and who makes the barrier known to whom.
 COPY = (
     f"mbarrier.arrive.expect_tx.shared::cta.b64 _, [{B}], 16;\n"
@@ -572,8 +633,6 @@ def test_a_fence_before_the_initialisation_does_not_help() -> None:
 
 
 # Named barriers.
-
-LOW = "setp.lt.u32 %p0, %r0, 32;\n@!%p0 bra high;\n"
 
 
 @pytest.mark.parametrize("schedule", [Eager(), Lazy(), Pct(1), Pct(2)], ids=str)

@@ -2,7 +2,8 @@
 
 Lengths are given in tiles of the kernel's own plan. Batches are ragged, with empty sequences, sequences of one, offsets
 between queries and keys that are no multiple of a tile, and few blocks, so that each walks many tiles, some of them
-empty or only partly visible. Equal seeds give equal problems.
+empty or only partly visible. Some calls have offsets, lengths and page ids that no caller should give. Equal seeds give
+equal problems.
 """
 
 from __future__ import annotations
@@ -14,16 +15,24 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mlagen.plan import plan_kernel
+from mlagen.verify.hostile import (
+    HOSTILE_SEQUENCES,
+    can_be_hostile,
+    with_hostile_values,
+    with_offsets,
+)
 from mlagen.verify.layout import lay_out
 from mlagen.verify.operands import EXACT_SCALE, Lengths, Values, draw_operands, fit_lengths
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from numpy.typing import NDArray
 
     from mlagen.plan.plan import KernelPlan
     from mlagen.spec.model import KernelSpec
+
+    Array = NDArray[Any]  # Any: bfloat16, float16, float32 and int32
 
 # A window or chunk up to here fits into a problem of ordinary size; wider ones get a few rows at their edge.
 _NARROW = 512
@@ -39,13 +48,15 @@ class Problem:
         options: Other arguments of `run`: `softmax_scale`, `max_seqlen_q`.
         ctas: How many blocks to run it with.
         is_exact: Every probability is a power of two: only the output is rounded.
+        is_hostile: Offsets, lengths or page ids are such as `validate=True` refuses.
     """
 
     name: str
-    tensors: dict[str, NDArray[Any]]  # Any: bfloat16, float16, float32 and int32
+    tensors: dict[str, Array]
     options: dict[str, Any] = field(default_factory=dict)  # as `run` takes them
     ctas: int = 1
     is_exact: bool = False
+    is_hostile: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +71,8 @@ class _Recipe:
     ctas: int = 1
     strided: bool = False
     padding: int = 0
-    says_longest: bool = False
+    longest: int | None = None  # said to be the longest queries
+    spoil: Callable[[KernelSpec, dict[str, Array]], dict[str, Array]] | None = None
 
 
 def problems(spec: KernelSpec, *, seed: int = 0) -> list[Problem]:
@@ -98,7 +110,7 @@ def _recipes(plan: KernelPlan) -> Iterator[_Recipe]:
     yield _Recipe(
         "longer keys", (70, 1), (3 * n + 45, 4 * n), "integer", heads=2, ctas=2, padding=1
     )
-    yield _Recipe("more queries than keys", (2 * m + 5, 9), (n // 2 + 3, 8), says_longest=True)
+    yield _Recipe("more queries than keys", (2 * m + 5, 9), (n // 2 + 3, 8), longest=2 * m + 5)
     # Compilers unroll the loop over blocks by four.
     yield _Recipe("many keys", (3,), (9 * n + 5,), "integer")
     yield _Recipe("no keys", (m + 2,), (0,), "integer")
@@ -106,6 +118,7 @@ def _recipes(plan: KernelPlan) -> Iterator[_Recipe]:
     for values in ("rising", "falling", "threshold", "huge rising", "huge falling"):
         yield _Recipe(values, (m - 1,), (3 * n + 1,), values)
     yield from _edges(plan)
+    yield from _batches(plan)
 
 
 def _walks(plan: KernelPlan) -> Iterator[_Recipe]:
@@ -127,13 +140,50 @@ def _edges(plan: KernelPlan) -> Iterator[_Recipe]:
     mask, m, n = plan.spec.mask, plan.tile_m, plan.tile_n
     if mask.kind == "sliding_window":
         width = max(side for side in (mask.left, mask.right, 0) if side is not None)
-        queries = m + 30 if width <= _NARROW else 20
-        yield _Recipe("edge of the window", (queries,), (width + n + 40,), "integer")
+        # A key of thousands weighs something only if it is among the largest logits: falling, those at the edge are.
+        is_wide = width > _NARROW
+        yield _Recipe(
+            "edge of the window",
+            (20 if is_wide else m + 30,),
+            (width + n + 40,),
+            "falling" if is_wide else "integer",
+        )
     elif mask.kind == "chunked":
         if mask.size <= _NARROW:
             yield _Recipe("edge of the chunk", (m + 30,), (mask.size + n,), "integer")
-        else:  # positions before the edge would see the whole chunk
+        else:
+            # The rows before the edge see the whole chunk, so it takes all its blocks.
+            yield _Recipe("edge of the chunk", (20,), (mask.size + 8,), "falling")
             yield _Recipe("behind the edge of the chunk", (m + 3,), (mask.size + m + n,), "integer")
+
+
+def _batches(plan: KernelPlan) -> Iterator[_Recipe]:
+    """Problems of batches: many sequences, and offsets that no caller should give."""
+    spec = plan.spec
+    if spec.q_layout == "ragged":
+        # The search for a tile's sequence goes on by 32.
+        queries = [0] * 66
+        queries[5], queries[31], queries[32], queries[33], queries[65] = 2, 3, 1, 2, 3
+        keys = [1 + index % 5 for index in range(66)]
+        yield _Recipe("many sequences", tuple(queries), tuple(keys), "integer")
+    if can_be_hostile(spec):
+        batch = HOSTILE_SEQUENCES
+        yield _Recipe(
+            "hostile values", (30,) * batch, (70,) * batch, "integer", spoil=with_hostile_values
+        )
+    if spec.q_layout == "ragged" and spec.kv.row_offsets and spec.max_seqlen == "dynamic":
+        # The second sequence is longer than is said: its rest stays as it is, and it sees no key, so that nothing
+        # depends on where its queries stand. The third ends before it begins, where the rows to be written end.
+        yield _Recipe(
+            "longer than said",
+            (40, 70, 0),
+            (10, 0, 3),
+            "integer",
+            longest=40,
+            spoil=lambda _, tensors: with_offsets(
+                tensors, cu_seqlens_q=(0, 40, 110, 80), cu_seqlens_k=(0, 10, 10, 13)
+            ),
+        )
 
 
 def _make(plan: KernelPlan, recipe: _Recipe, seed: int) -> Problem:
@@ -155,12 +205,16 @@ def _make(plan: KernelPlan, recipe: _Recipe, seed: int) -> Problem:
     options: dict[str, Any] = {}  # as `run` takes them
     if recipe.values != "random":
         options["softmax_scale"] = EXACT_SCALE
-    if recipe.says_longest:
-        options["max_seqlen_q"] = max(lengths.queries)
+    if recipe.longest is not None:
+        options["max_seqlen_q"] = recipe.longest
+    if recipe.spoil is not None:
+        tensors = recipe.spoil(spec, tensors)
     is_exact = (
         recipe.values == "integer"
         and spec.dtype == "bfloat16"  # float16 has no small powers of two
         and not spec.sink
         and spec.score_mod.kind == "identity"
     )
-    return Problem(recipe.name, tensors, options, recipe.ctas, is_exact)
+    return Problem(
+        recipe.name, tensors, options, recipe.ctas, is_exact, is_hostile=recipe.spoil is not None
+    )

@@ -41,11 +41,11 @@ def sequences(spec: KernelSpec, tensors: Mapping[str, Array], ops: Backend) -> I
     """The sequences of a call; reads lengths and offsets on the host."""
     counted = ops.integers(tensors["cache_seqlens"]) if "cache_seqlens" in tensors else None
     rows = zip(_query_rows(spec, tensors, ops), _key_rows(spec, tensors, ops), strict=True)
-    for index, ((first_query, num_queries), (first_key, num_keys)) in enumerate(rows):
+    for index, ((first_query, num_queries), (first_key, room)) in enumerate(rows):
+        num_keys = room
         if counted is not None:
-            cached = _clamp(counted[index], 0, num_keys)
             own = num_queries if spec.kv_length_counts == "prefix" else 0
-            num_keys = min(cached + own, num_keys)
+            num_keys = min(_clamp(counted[index], 0, room) + own, room)
         yield Sequence(index, first_query, num_queries, first_key, num_keys)
 
 

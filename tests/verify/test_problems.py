@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
+from mlagen.errors import InputError
 from mlagen.plan import plan_kernel
 from mlagen.runtime.addressing import check_strides
 from mlagen.runtime.arguments import parse_call
@@ -15,11 +16,14 @@ from mlagen.runtime.device_values import check_device_values
 from mlagen.runtime.dispatch import mismatches
 from mlagen.runtime.host_tensor import host_tensor
 from mlagen.runtime.inputs import check_presence, check_tensors
+from mlagen.verify.arrays import NumpyBackend
 from mlagen.verify.layout import UNUSED_PAGE, lay_out
 from mlagen.verify.operands import EXACT_SCALE, Lengths, draw_operands, fit_lengths
 from mlagen.verify.problems import Problem, make_problem, problem_names, problems
 from mlagen.verify.reference import reference
+from mlagen.verify.sequences import sequences
 from tests.gpu.kernels import all_specs, spec_of
+from tests.runtime.calls import make_spec
 
 if TYPE_CHECKING:
     from mlagen.spec.model import KernelSpec
@@ -44,7 +48,11 @@ def test_every_problem_is_a_call_of_its_kernel(label: str) -> None:
         )
         extents = check_tensors(spec, hosted)
         check_strides(hosted)
-        check_device_values(spec, call, extents)
+        if problem.is_hostile:
+            with pytest.raises(InputError):
+                check_device_values(spec, call, extents)
+        else:
+            check_device_values(spec, call, extents)
 
 
 @pytest.mark.parametrize("label", SAMPLE)
@@ -149,6 +157,97 @@ def test_edges_of_masks_hide_keys_at_both_sides_of_the_edge() -> None:
         _, full = exact(everything, problem)
         hidden = (lse < full - 1e-9).mean()
         assert hidden > 0.1, mask
+
+
+@pytest.mark.parametrize(
+    ("mask", "width", "name"),
+    [
+        ({"kind": "sliding_window", "right": 0}, {"left": 4095}, "edge of the window"),
+        ({"kind": "chunked"}, {"size": 8192}, "edge of the chunk"),
+    ],
+)
+def test_one_key_at_the_edge_of_a_wide_mask_is_far_beyond_rounding(
+    mask: dict[str, Any], width: dict[str, int], name: str
+) -> None:
+    spec = make_spec(mask=mask | width)
+    problem = make_problem(spec, name)
+    out, _ = exact(spec, problem)
+    for step in (-1, 1):
+        other = make_spec(mask=mask | {key: size + step for key, size in width.items()})
+        moved, _ = exact(other, problem)
+        assert np.abs(moved - out).max() > 0.05 * np.abs(out).max()
+
+
+def test_a_fused_key_has_another_rope_part_in_each_head() -> None:
+    k = make_problem(spec_of(mask="causal"), "three blocks walk").tensors["k"]
+    rope = k[..., -64:].astype(np.float64)
+    assert rope.shape[1] > 1
+    assert (rope[:, 0] != rope[:, 1]).any(axis=-1).mean() > 0.9
+
+
+def hostile_sequences(**options: str) -> list[tuple[int, int, int, int]]:
+    spec = spec_of(**options)
+    tensors = make_problem(spec, "hostile values").tensors
+    return [
+        (one.first_query, one.num_queries, one.first_key, one.num_keys)
+        for one in sequences(spec, tensors, NumpyBackend())
+    ]
+
+
+def test_hostile_offsets_mean_what_is_written_down() -> None:
+    """Offsets of queries -7, 40, 25, 90, 60, 30, 2^31 - 1; of keys -5, 130, 100, 330, 200, 390, 2^31 - 1."""
+    keys = [(0, 130), (130, 0), (100, 230), (330, 0), (200, 190), (390, 30)]
+    queries = [(0, 40), (40, 0), (40, 50), (90, 0), (90, 0), (90, 90)]
+    assert hostile_sequences() == [(*q, *k) for q, k in zip(queries, keys, strict=True)]
+
+
+def test_hostile_counts_of_cached_keys_stay_inside_their_rows() -> None:
+    """Rows 130, 0, 230, 0, 190 and a rest; cached 100, -1, 2^31 - 1, -2^31, 3, 1, and the queries on top."""
+    prefix = [one[-1] for one in hostile_sequences(kv_length_counts="prefix")]
+    assert prefix == [130, 0, 230, 0, 3, 91]
+    assert [one[-1] for one in hostile_sequences(kv="dense_lengths")] == [70, 0, 70, 0, 3, 1]
+
+
+def test_hostile_page_tables_are_too_narrow_and_hold_every_kind_of_wrong_page() -> None:
+    problem = make_problem(spec_of(k_rope="paged_64"), "hostile values")
+    table, pages = problem.tensors["block_table"], len(problem.tensors["k_rope"])
+    assert table.shape[1] * 64 < 230
+    assert {-1, pages, 2**31 - 1, -(2**31)} <= set(table.reshape(-1).tolist())
+    assert ((table >= 0) & (table < pages)).any()
+
+
+def test_pages_that_do_not_exist_have_no_rope_part() -> None:
+    spec = spec_of(k_rope="paged_64")
+    problem = make_problem(spec, "hostile values")
+    table, cache = (problem.tensors[name] for name in ("block_table", "k_rope"))
+    zeros = np.concatenate([cache, np.zeros_like(cache[:1])])
+    exists = (table >= 0) & (table < len(cache))
+    full = np.where(exists, table, len(cache)).astype(np.int32)
+    wide = np.pad(full, ((0, 0), (0, 1)), constant_values=len(cache))
+    mended = problem.tensors | {"k_rope": zeros, "block_table": wide}
+    for got, wanted in zip(
+        exact(spec, problem),
+        reference(spec, mended, softmax_scale=EXACT_SCALE),
+        strict=True,
+    ):
+        assert np.array_equal(got, wanted)
+
+
+def test_rows_beyond_what_is_said_to_be_longest_are_not_to_be_written() -> None:
+    spec = spec_of(mask="causal")
+    problem = make_problem(spec, "longer than said")
+    used = int(problem.tensors["cu_seqlens_q"][-1])
+    _, cut, _ = sequences(spec, problem.tensors, NumpyBackend())
+    assert used == cut.first_query + problem.options["max_seqlen_q"]
+    assert cut.num_queries > problem.options["max_seqlen_q"]
+    assert cut.num_keys == 0
+
+
+def test_many_sequences_have_queries_on_both_sides_of_a_step_of_the_search() -> None:
+    problem = make_problem(spec_of(), "many sequences")
+    lengths = np.diff(problem.tensors["cu_seqlens_q"])
+    assert {31, 32, 33} <= set(np.flatnonzero(lengths).tolist())
+    assert len(lengths) > 64
 
 
 def test_page_tables_end_with_pages_that_do_not_exist() -> None:

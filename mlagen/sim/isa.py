@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from mlagen.errors import UnsupportedPtxError
-from mlagen.sim import choices, integers, lanes, numerics
+from mlagen.sim import choices, integers, lanes, numerics, special_functions
 from mlagen.sim.conversions import find_conversion
 
 Call = Callable[..., Any]  # a NumPy ufunc, or a function of this package: sources, then results
@@ -192,7 +192,8 @@ def _add_floats(row: Callable[..., None]) -> None:
     row("div.approx", "f32", "t=tt", numerics.div_approx_f32, "ftz")
     row("rcp", "f32 f64", "t=t", np.reciprocal, "rn ftz")
     row("sqrt", "f32 f64", "t=t", np.sqrt, "rn ftz")
-    row("rcp.approx", "f32 f64", "t=t", numerics.through_f64(np.reciprocal), "ftz")
+    row("rcp.approx", "f32", "t=t", special_functions.rcp)
+    row("rcp.approx.ftz", "f32", "t=t", special_functions.rcp_ftz)
     row("sqrt.approx", "f32", "t=t", numerics.through_f64(np.sqrt), "ftz")
     row(
         "rsqrt.approx",
@@ -203,9 +204,10 @@ def _add_floats(row: Callable[..., None]) -> None:
     )
     row("sin.approx", "f32", "t=t", numerics.through_f64(np.sin), "ftz")
     row("cos.approx", "f32", "t=t", numerics.through_f64(np.cos), "ftz")
-    row("lg2.approx", "f32", "t=t", numerics.through_f64(np.log2), "ftz")
-    row("ex2.approx", "f32", "t=t", numerics.ex2_f32)
-    row("ex2.approx.ftz", "f32", "t=t", numerics.ex2_ftz_f32)
+    row("lg2.approx", "f32", "t=t", special_functions.lg2)
+    row("lg2.approx.ftz", "f32", "t=t", special_functions.lg2_ftz)
+    row("ex2.approx", "f32", "t=t", special_functions.ex2)
+    row("ex2.approx.ftz", "f32", "t=t", special_functions.ex2_ftz)
     row("ex2.approx", HALVES, "t=t", numerics.through_f64(np.exp2), "ftz")
     row("tanh.approx", f"f32 {HALVES}", "t=t", numerics.through_f64(np.tanh))
     row("copysign", "f32 f64", "t=tt", choices.copy_sign)

@@ -1,7 +1,7 @@
 """Floating-point arithmetic as the hardware rounds it, on arrays; results are written to the last argument.
 
-Approximate instructions (`ex2.approx`, ...) give the correctly rounded result, from float64. NaNs are whatever NumPy
-makes of them, but conversions give the canonical NaN of their type.
+Approximate instructions give the correctly rounded result, from float64; those of `special_functions.py` do better.
+NaNs are whatever NumPy makes of them, but conversions give the canonical NaN of their type.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ from numpy.typing import NDArray
 Array = NDArray[Any]
 Call = Callable[..., None]
 
-SMALLEST_NORMAL = np.float32(2.0**-126)
 _EXPONENT = np.uint32(0x7F80_0000)
 _SIGN = np.uint32(0x8000_0000)
 _BF16_NAN = 0x7FFF
@@ -257,17 +256,6 @@ def through_f64(function: Callable[[Array], Array]) -> Call:
         narrow(function(a.astype(np.float64)), out)
 
     return call
-
-
-def ex2_f32(a: Array, out: Array) -> None:
-    """`ex2.approx.f32`."""
-    np.exp2(a, dtype=np.float64, out=out, casting="same_kind")
-
-
-def ex2_ftz_f32(a: Array, out: Array) -> None:
-    """`ex2.approx.ftz.f32`. Subnormal arguments need no care: their power is 1."""
-    np.exp2(a, dtype=np.float64, out=out, casting="same_kind")
-    np.multiply(out, out >= SMALLEST_NORMAL, out)
 
 
 def reciprocal_square_root(a: Array) -> Array:

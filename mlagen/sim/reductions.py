@@ -8,6 +8,7 @@ import ml_dtypes
 import numpy as np
 
 from mlagen.sim import choices
+from mlagen.sim.numerics import canonical_nan
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -69,8 +70,16 @@ def _extreme(ufunc: np.ufunc) -> Operation:
     return call
 
 
+def _add(old: NDArray[Any], new: NDArray[Any]) -> NDArray[Any]:
+    """Sums; a NaN is the canonical one, unlike that of an addition in registers of f32 (seen on an H200)."""
+    result: NDArray[Any] = old + new
+    if result.dtype.kind not in "iu":
+        result[np.isnan(result)] = canonical_nan(result.dtype)
+    return result
+
+
 _OPERATIONS: dict[str, tuple[Operation, frozenset[str]]] = {
-    "add": (np.add, _INTEGERS | _FLOATS),
+    "add": (_add, _INTEGERS | _FLOATS),
     "min": (_extreme(np.fmin), _INTEGERS | {"f16", "bf16"}),
     "max": (_extreme(np.fmax), _INTEGERS | {"f16", "bf16"}),
     "inc": (_increment, frozenset({"u32"})),

@@ -66,16 +66,16 @@ def test_bit_for_bit(name: str) -> None:
     assert found == [(part.size, part.digest) for part in _kept("exact")[name]]
 
 
-@pytest.mark.parametrize("name", sorted(LARGEST_ULP))
+@pytest.mark.parametrize("name", sorted(set(_kept("approximate")) - set(LARGEST_ERROR)))
 def test_approximations(name: str) -> None:
     case = _cases()[name]
     (kind,) = (buffer.kind for buffer in case.buffers if buffer.is_output)
     (mine,), (gpu,) = _answers(case), _kept("approximate")[name]
-    assert ulp_distances(gpu.head, mine, kind).max() <= LARGEST_ULP[name]
+    assert ulp_distances(gpu.head, mine, kind).max() <= LARGEST_ULP.get(name, 0)
 
 
-def test_every_approximation_has_a_limit() -> None:
-    assert set(LARGEST_ULP) | set(LARGEST_ERROR) == set(_kept("approximate"))
+def test_limits_are_those_of_approximations() -> None:
+    assert set(LARGEST_ULP) | set(LARGEST_ERROR) <= set(_kept("approximate"))
 
 
 @pytest.mark.parametrize("name", sorted(LARGEST_ERROR))

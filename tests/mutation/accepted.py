@@ -1,4 +1,8 @@
-"""Mutants that nobody can catch, with the reason."""
+"""Mutants that are no faults, each with its reason. `docs/mutation.md` shows them.
+
+A mutant belongs here if its kernel is right: by the PTX ISA, for every call, not only for the problems that are run.
+One whose fault nobody notices does not: it wants a checker or a problem.
+"""
 
 from __future__ import annotations
 
@@ -12,26 +16,197 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Accepted:
-    """Why the mutants of a rule at places that a pattern matches are no faults.
+    """Why the mutants of some rules at places that a pattern matches are no faults.
 
     Attributes:
-        rule: Name of the rule.
+        rules: Pattern of their names, matched as a whole.
         place: Pattern of the places, searched for in `Outcome.place`.
         reason: Why.
+        kernels: Pattern of the kernels in which it is so, searched for in their names.
     """
 
-    rule: str
+    rules: str
     place: str
     reason: str
+    kernels: str = ""
 
-    def fits(self, rule: str, place: str) -> bool:
+    @property
+    def where(self) -> str:
+        """The places as a reader wants them."""
+        return re.sub(r"[\\^$]", "", self.place)
+
+    def fits(self, kernel: str, rule: str, place: str) -> bool:
         """Whether it is about this mutant."""
-        return self.rule == rule and re.search(self.place, place) is not None
+        return (
+            re.fullmatch(self.rules, rule) is not None
+            and re.search(self.place, place) is not None
+            and re.search(self.kernels, kernel) is not None
+        )
 
 
-ACCEPTED: tuple[Accepted, ...] = ()
+# Kernels whose queries see no key behind their own.
+_ENDS_AT_POSITION = r"_(causal|chunk\d+|window\d+_0)_"
+
+# Right, and slower.
+_SLOWER = (
+    Accepted(
+        "product-wait-tight",
+        r"next_block",
+        "A wait for all groups is one for the older of them, too. The product of P and V then hides behind nothing.",
+    ),
+    Accepted(
+        "registers-kept",
+        r"claim_registers",
+        "Code that claims no registers gets those of the launch: ptxas keeps to 168, spills 372 bytes and serialises "
+        "the products (C7511, which a build reports).",
+    ),
+    Accepted(
+        "half-block-never|half-block-without-length",
+        r"MathWarpgroup\.attend",
+        "The whole product is right for every block: the mask hides what the half one leaves out. The mutants take "
+        "the half one never, or in fewer cases.",
+    ),
+    Accepted(
+        "threshold-zero",
+        r"kRescaleThreshold",
+        "A correction at every growth of a maximum is the textbook's online softmax; the threshold saves them.",
+    ),
+    Accepted(
+        "first-as-later",
+        r"MathWarpgroup\.first_block",
+        "Corrections of the first block multiply a sum and an output that are 0 by a factor that is 0.",
+    ),
+    Accepted(
+        "block-bound-high",
+        r"\? ceil_div\(visible_end, kTileN\) : begin;",
+        "A tile without visible keys gets a block, all of which the mask hides: its V has weights of 0, and is the "
+        "sequence's own or zeros that TMA fills in.",
+    ),
+    Accepted(
+        "block-bound-low",
+        r"\? ceil_div\(visible_end, kTileN\) : begin;",
+        "A tile without visible keys has no blocks if `end <= begin`, whatever the distance. Not even slower.",
+    ),
+    Accepted(
+        "empty-tile-with-bytes",
+        r"LoadWarp\.load_tile",
+        "Q of a tile without keys comes, is waited for and overwritten by the output.",
+    ),
+    Accepted(
+        "k-runs-not-ahead|q-before-k",
+        r"LoadWarp\.load_tile",
+        "Each buffer has barriers of its own. In these orders, too, what the math warps need next never comes behind "
+        "something that waits for them; only some copies start later.",
+    ),
+    Accepted(
+        "tile-row-order",
+        r"tile_of_sequence",
+        "Tiles depend on nothing but their call, so any order is right; short rows first leave the long ones for the end.",
+    ),
+    Accepted(
+        "elect-removed",
+        r"prefetch_tensor_map",
+        "A prefetch changes nothing that can be seen, once or 32 times.",
+    ),
+)
+
+# Right, because something else sees to it.
+_COVERED = (
+    Accepted(
+        "wait-by-one-lane",
+        r"^LoadWarp\.",
+        "`elect.sync` elects the same lane for the same member mask every time: the lane that waits is the one that "
+        "alone stores, arrives and copies. CUTLASS waits like this.",
+    ),
+    Accepted(
+        "wait-by-one-lane|wait-by-one-warp",
+        r"^MathWarpgroup\.next_block: barrier_wait\(shared\.k_full",
+        "All threads of the warpgroup come to the bar.sync of its turn next, which orders the wait of one before the "
+        "products of all.",
+    ),
+    Accepted(
+        "arrive-early",
+        r"^MathWarpgroup\.next_tile: release\(shared\.tile_empty",
+        "The load warp overwrites this slot two tiles later. Before that it has waited for `q_empty` of this tile, to "
+        "load the next one's Q, and the output that is stored there comes behind the reads of the slot.",
+    ),
+    Accepted(
+        "arrive-early",
+        r"^MathWarpgroup\.attend: release\(shared\.v_empty",
+        "After a tile's last V the load warp asks for V only behind Q of the next tile, for which it waits until the "
+        "output is stored: behind this product.",
+    ),
+    Accepted(
+        "named-barrier-removed",
+        r"^MathWarpgroup\.store_output: named_barrier_sync\(kWarpgroupBarrier \+ warpgroup, 128\);$",
+        "A product is one operation of the warpgroup, and whoever has waited for it knows that all four warps' reads "
+        "are over (CUTLASS lets one thread release a stage so). Besides, each warp overwrites the 16 rows of Q that "
+        "its own quarter of the product has read.",
+    ),
+    Accepted(
+        "proxy-fence-late",
+        r"^MathWarpgroup\.store_output",
+        "The memory model asks for a proxy fence on the path from the write to the copy, and the thread that issues "
+        "the copies still has one, behind the barrier.",
+    ),
+    Accepted(
+        "reset-incomplete",
+        r"^Softmax\.reset: must_correct = false;",
+        "A tile begins with an output of 0, so a correction that the last one left over changes nothing: its factors "
+        "lie between 0 and 1, scores beyond the range of fp32 aside.",
+    ),
+    Accepted(
+        "lse-lane-guard",
+        r"store_lse",
+        "The four lanes of a quad hold the same sum and maximum behind their shuffles, and store the same bytes.",
+    ),
+    Accepted(
+        "lse-of-nothing",
+        r"store_lse",
+        "The logarithm of a sum of 0 is -inf (PTX ISA: lg2.approx), and the reference of a row that sees no key is 0.",
+    ),
+    Accepted(
+        "mask-length-removed",
+        r"hide_masked",
+        "Under causal masks, chunks and windows that look back only, no query sees a key behind its own position, and "
+        "the last one stands at the last key. Rows behind the last query see more, and are not stored.",
+        kernels=_ENDS_AT_POSITION,
+    ),
+    Accepted(
+        "alibi-signed",
+        r"ScoreMod\.apply",
+        "Keys that a query sees under these masks do not lie behind it, so their distance is not negative; the scores "
+        "of the others are replaced afterwards.",
+        kernels=_ENDS_AT_POSITION,
+    ),
+)
+
+# Outside of what a run of the PTX shows.
+_OUTSIDE = (
+    Accepted(
+        "ties-removed",
+        r"tie_registers",
+        "The ties forbid a compiler to use registers before the wait that fills them. NVRTC does not in these kernels: "
+        "if it did, the PTX would show it (wgmma-reg). A reordering by ptxas, below PTX, is outside the model.",
+    ),
+    Accepted(
+        "address-unmasked",
+        r"descriptor_low",
+        "Without clusters every block has rank 0, and the bits are 0. tests/mutation/test_cluster_kernel.py plants it in "
+        "a kernel with clusters, where it is caught.",
+    ),
+)
+
+# What is said of each of them, in order.
+GROUPS = {
+    "Right, and slower": _SLOWER,
+    "Right, because something else sees to it": _COVERED,
+    "Outside of what a run of the PTX shows": _OUTSIDE,
+}
+ACCEPTED = tuple(one for group in GROUPS.values() for one in group)
 
 
 def reason(outcome: Outcome) -> str:
     """Why a survivor is accepted; empty if it is not."""
-    return next((one.reason for one in ACCEPTED if one.fits(outcome.rule, outcome.place)), "")
+    fitting = (one for one in ACCEPTED if one.fits(outcome.kernel, outcome.rule, outcome.place))
+    return next((one.reason for one in fitting), "")

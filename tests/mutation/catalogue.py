@@ -20,20 +20,22 @@ from tests.mutation.rules import (
     waits,
 )
 
-RULES = (
-    *waits.RULES,
-    *arrivals.RULES,
-    *barrier_setup.RULES,
-    *rings.RULES,
-    *named_barriers.RULES,
-    *tensor_core.RULES,
-    *descriptors.RULES,
-    *copies.RULES,
-    *divergence.RULES,
-    *register_split.RULES,
-    *skipping.RULES,
-    *masking.RULES,
-    *softmax.RULES,
-    *output.RULES,
-    *scheduler.RULES,
+# By the part of a kernel that they break.
+PARTS = (
+    waits,
+    arrivals,
+    barrier_setup,
+    rings,
+    named_barriers,
+    tensor_core,
+    descriptors,
+    copies,
+    divergence,
+    register_split,
+    skipping,
+    masking,
+    softmax,
+    output,
+    scheduler,
 )
+RULES = tuple(rule for part in PARTS for rule in part.RULES)

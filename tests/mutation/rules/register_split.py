@@ -2,8 +2,22 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from tests.mutation.rule import Rule
 from tests.mutation.rules.edits import at_calls, gone, guarded, replaced
+from tests.mutation.source import Edit
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tests.mutation.source import Source
+
+
+def _wrong_way(source: Source) -> Iterator[Edit]:
+    for found in source.find(r"setmaxnreg\.(dec|inc)"):
+        yield Edit(*found.span(1), "inc" if found[1] == "dec" else "dec")
+
 
 RULES = (
     Rule("registers-kept", "setmaxnreg is missing", gone("release_registers|claim_registers")),
@@ -13,12 +27,7 @@ RULES = (
         r"(?<=constexpr int )(kProducerRegisters|kMathRegisters) = (\d+)",
         r"\1 = \2 + 8",
     ),
-    replaced(
-        "registers-wrong-way",
-        "setmaxnreg in the other direction",
-        r"setmaxnreg\.(?:(dec)|inc)",
-        "setmaxnreg.inc.sync.aligned.u32 %0; setmaxnreg.dec",
-    ),
+    Rule("registers-wrong-way", "setmaxnreg in the other direction", _wrong_way),
     Rule(
         "registers-by-one-warp",
         "one warp of a warpgroup comes to setmaxnreg",

@@ -101,7 +101,8 @@ _SLOWER = (
     Accepted(
         "tile-row-order",
         r"tile_of_sequence",
-        "Tiles depend on nothing but their call, so any order is right; short rows first leave the long ones for the end.",
+        "Tiles depend on nothing but their call, so any order is right; short rows first leave the long ones for the "
+        "end.",
     ),
     Accepted(
         "elect-removed",
@@ -192,8 +193,8 @@ _OUTSIDE = (
     Accepted(
         "address-unmasked",
         r"descriptor_low",
-        "Without clusters every block has rank 0, and the bits are 0. tests/mutation/test_cluster_kernel.py plants it in "
-        "a kernel with clusters, where it is caught.",
+        "Without clusters every block has rank 0, and the bits are 0. tests/mutation/test_cluster_kernel.py plants it "
+        "in a kernel with clusters, where it is caught.",
     ),
 )
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from tests.mutation.rules import (
     arrivals,
     barrier_setup,
@@ -19,6 +21,9 @@ from tests.mutation.rules import (
     tensor_core,
     waits,
 )
+
+if TYPE_CHECKING:
+    from tests.mutation.rule import Rule
 
 # By the part of a kernel that they break.
 PARTS = (
@@ -38,4 +43,4 @@ PARTS = (
     output,
     scheduler,
 )
-RULES = tuple(rule for part in PARTS for rule in part.RULES)
+RULES: tuple[Rule, ...] = tuple(rule for part in PARTS for rule in part.RULES)

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from mlagen.cache import SCHEMA, Entry, KernelCache
+from mlagen.compile.contraction import check_contraction
 from mlagen.compile.nvrtc import KERNEL_OPTIONS, LINE_OPTIONS, compile_cuda, nvrtc_identity
 from mlagen.compile.resources import NOT_ASSEMBLED, Resources, check_resources, parse_resources
 from mlagen.compile.sass import LINT_VERSION, disassemble, find_nvdisasm, lint_sass
@@ -236,7 +237,7 @@ class KernelCompiler:
         Raises:
             CompileError: It breaks a rule.
         """
-        findings = check_resources(entry.log, entry.resources)
+        findings = check_resources(entry.log, entry.resources) + check_contraction(entry.ptx)
         can_lint = find_nvdisasm() is not None
         if can_lint:
             sass = disassemble(entry.cubin)

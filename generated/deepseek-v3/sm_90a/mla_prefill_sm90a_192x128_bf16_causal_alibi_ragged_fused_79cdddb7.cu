@@ -459,7 +459,7 @@ struct ScoreMod {
       for (int i = 0; i < kCount / 2; ++i) {
         const int element = 4 * (i / 2) + 2 * row + i % 2;
         const float column = 8 * (i / 2) + i % 2;
-        score[element] -= slope * fabsf(distance - column);
+        score[element] = fmaf(-slope, fabsf(distance - column), score[element]);
       }
     }
   }
@@ -624,7 +624,7 @@ struct Softmax {
           const float growth = reference(largest[row], scale_log2) - reference(maximum[row], scale_log2);
           correction[row] = maximum[row] == -infinity() ? 0.0f : exp2_approx(-growth);
           maximum[row] = largest[row];
-          sum[row] *= correction[row];
+          sum[row] = __fmul_rn(sum[row], correction[row]);
         }
       }
     }

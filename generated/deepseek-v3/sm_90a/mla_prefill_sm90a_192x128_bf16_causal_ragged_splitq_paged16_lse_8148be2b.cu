@@ -626,7 +626,7 @@ struct Softmax {
           const float growth = reference(largest[row], scale_log2) - reference(maximum[row], scale_log2);
           correction[row] = maximum[row] == -infinity() ? 0.0f : exp2_approx(-growth);
           maximum[row] = largest[row];
-          sum[row] *= correction[row];
+          sum[row] = __fmul_rn(sum[row], correction[row]);
         }
       }
     }

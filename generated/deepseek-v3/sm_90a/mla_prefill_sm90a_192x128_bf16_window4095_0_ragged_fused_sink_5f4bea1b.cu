@@ -600,7 +600,7 @@ struct Softmax {
           const float growth = reference(largest[row], scale_log2) - reference(maximum[row], scale_log2);
           correction[row] = maximum[row] == -infinity() ? 0.0f : exp2_approx(-growth);
           maximum[row] = largest[row];
-          sum[row] *= correction[row];
+          sum[row] = __fmul_rn(sum[row], correction[row]);
         }
       }
     }
@@ -944,7 +944,7 @@ struct MathWarpgroup {
       float sum = softmax.sum[i];
       // The sink is one more logit of the denominator, in natural units and not scaled.
       const float reference = Softmax::reference(softmax.maximum[i], arguments.softmax_scale_log2);
-      sum += exp2_approx(arguments.sinks[tile.head] * kLog2E - reference);
+      sum += exp2_approx(fmaf(arguments.sinks[tile.head], kLog2E, -reference));
       scale[i] = sum == 0.0f ? 0.0f : 1.0f / sum;
     }
     // All four warps have read their last Q.

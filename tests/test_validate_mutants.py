@@ -109,7 +109,7 @@ def test_the_rest_of_a_batch_goes_on_in_another_child() -> None:
 
 def test_many_batches_give_one_answer_each() -> None:
     batches = [[job("deadlock", str(number))] for number in range(7)]
-    found = list(run_batches(batches, Fake(fail), children=3))
+    found = list(run_batches(batches, Fake(fail)))
     assert {one.fault for one, _ in found} == set("0123456")
     assert len(found) == 7
 

@@ -13,7 +13,6 @@ import multiprocessing
 import time
 from collections import deque
 from dataclasses import asdict, dataclass
-from multiprocessing.connection import wait
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import numpy as np
@@ -45,7 +44,6 @@ RECORDING = "mutants.json"
 LIMIT_S = 20.0
 # `debug_render.LIMIT_CYCLES` at more than an H200's highest clock of 1.98 GHz: an earlier error is no time limit.
 SHORTEST_TRAP_S = (1 << 31) / 2.0e9
-CHILDREN = 4
 _NO_RESOURCES = Resources(0, 0, 0, 0, 0, 0)
 
 
@@ -230,15 +228,11 @@ def record_all(folder: Path, out: Path, *, launcher: Launcher, words: Sequence[s
     calm = [[job for job in jobs if job.group == group] for group in ("clean", "lucky")]
     waiting = [[job] for job in jobs if job.group == "deadlock"]
     surprises = len(stale)
-    # Clean and lucky kernels have the GPU for themselves.
-    for batches, children in (([batch for batch in calm if batch], 1), (waiting, CHILDREN)):
-        for job, answer in run_batches(batches, launcher, children=children):
-            results.append(asdict(job) | asdict(answer))
-            print(
-                f"{answer.outcome} {answer.seconds:.2f} s: {job.name} {answer.detail}", flush=True
-            )
-            surprises += agrees(job.group, answer.outcome) is False
-            save({})
+    for job, answer in run_batches([batch for batch in (*calm, *waiting) if batch], launcher):
+        results.append(asdict(job) | asdict(answer))
+        print(f"{answer.outcome} {answer.seconds:.2f} s: {job.name} {answer.detail}", flush=True)
+        surprises += agrees(job.group, answer.outcome) is False
+        save({})
     save(facts())
     print(f"{len(results)} answers in {time.monotonic() - start:.0f} s, {surprises} surprises")
     return surprises
@@ -263,32 +257,27 @@ class _Child:
     process: multiprocessing.process.BaseProcess
     receiver: Connection
     jobs: deque[Job]
-    deadline: float
 
     @classmethod
-    def start(cls, jobs: Sequence[Job], launcher: Launcher, limit_s: float) -> _Child:
+    def start(cls, jobs: Sequence[Job], launcher: Launcher) -> _Child:
         context = multiprocessing.get_context("fork")  # nothing here has touched CUDA
         receiver, sender = context.Pipe(duplex=False)
         process = context.Process(target=_work, args=(jobs, launcher, sender), daemon=True)
         process.start()
         sender.close()
-        return cls(process, receiver, deque(jobs), time.monotonic() + limit_s)
+        return cls(process, receiver, deque(jobs))
 
-    def answer(self, limit_s: float) -> Answer | None:
-        """Its answer to the next job; None if there is none yet."""
-        now = time.monotonic()
-        if self.receiver.poll():
-            try:
-                found: Answer = self.receiver.recv()
-            except EOFError:
-                self.process.join(limit_s)
-                how = f"the child ended with status {self.process.exitcode}"
-                return Answer("error", 0.0, detail=how)
-            self.deadline = now + limit_s
-            return found
-        if now < self.deadline:
-            return None
-        return Answer("killed", limit_s, detail="no answer in time")
+    def answer(self, limit_s: float) -> Answer:
+        """Its answer to the next job."""
+        if not self.receiver.poll(limit_s):
+            return Answer("killed", limit_s, detail="no answer in time")
+        try:
+            found: Answer = self.receiver.recv()
+        except EOFError:
+            self.process.join(limit_s)
+            how = f"the child ended with status {self.process.exitcode}"
+            return Answer("error", 0.0, detail=how)
+        return found
 
     def end(self) -> None:
         self.process.kill()
@@ -297,37 +286,28 @@ class _Child:
 
 
 def run_batches(
-    batches: Iterable[Sequence[Job]],
-    launcher: Launcher,
-    *,
-    children: int = CHILDREN,
-    limit_s: float = LIMIT_S,
+    batches: Iterable[Sequence[Job]], launcher: Launcher, *, limit_s: float = LIMIT_S
 ) -> Iterator[tuple[Job, Answer]]:
     """Run each batch in a child process, another child for the rest of a batch of which a job failed.
+
+    One child at a time: a kernel that traps stops the GPU for all its users, up to many seconds.
 
     Args:
         batches: Jobs that share a process as long as all goes well.
         launcher: How the children run them.
-        children: How many processes at once.
         limit_s: When a job's child is killed.
     """
     waiting = deque(batches)
-    running: list[_Child] = []
-    while waiting or running:
-        while waiting and len(running) < children:
-            running.append(_Child.start(waiting.popleft(), launcher, limit_s))
-        rest_s = min(child.deadline for child in running) - time.monotonic()
-        wait([child.receiver for child in running], timeout=max(rest_s, 0.0))
-        for child in list(running):
+    while waiting:
+        child = _Child.start(waiting.popleft(), launcher)
+        while child.jobs:
             answer = child.answer(limit_s)
-            if answer is None:
-                continue
             yield child.jobs.popleft(), answer
-            if answer.ends_child or not child.jobs:
-                child.end()
-                running.remove(child)
-                if child.jobs:
-                    waiting.appendleft(list(child.jobs))
+            if answer.ends_child:
+                break
+        child.end()
+        if child.jobs:
+            waiting.appendleft(list(child.jobs))
 
 
 def _work(jobs: Sequence[Job], launcher: Launcher, sender: Connection) -> None:

@@ -63,12 +63,6 @@ LUCKY = (
         "__syncthreads takes longer than the initialisation to become visible",
     ),
     Lucky(
-        "wait-relaxed",
-        "barrier_wait",
-        "race",
-        "the hardware has one kind of wait, and later loads do not overtake it",
-    ),
-    Lucky(
         "product-fence-removed",
         "MathWarpgroup.multiply_p_v",
         "wgmma-fence",

@@ -107,7 +107,7 @@ def _sm100_names(plan: KernelPlan) -> dict[str, Any]:
     return {
         "halves": True,
         "has_rope": plan.spec.geometry.qk_rope_head_dim > 0,
-        "tensor_load_widths": sorted({16, 32, plan.tile_n}),
+        "tensor_load_widths": (16, 32),
         "probability_groups": range(0, plan.tile_n, prefill_sm100.PROBABILITY_GROUP),
         "l2_section_mib": prefill_sm100.L2_SECTION_MIB,
         "tile_bytes": prefill_sm100.TILE_BYTES,

@@ -39,7 +39,8 @@ FAMILIES = {
     "tma-store": "tensor copies: stores",
     "tma-reduce": "tensor copies: reductions",
     "mbarrier": "mbarriers",
-    "barrier": "barriers",
+    "named-barrier": "barriers of some warps",
+    "fault": "what ends a kernel on both",
     "cluster": "clusters",
     "program": "small programs with divergence and calls",
 }

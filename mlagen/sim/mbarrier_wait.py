@@ -82,11 +82,13 @@ def decode_wait(instruction: Instruction, bind: Binder) -> Handler:
             for barrier, value in zip(barriers, asked, strict=True)
         ]
         for barrier in dict.fromkeys(ended):
-            lanes = sum(
-                1 << lane
-                for lane, one, answer in zip(path.lanes, barriers, seen, strict=True)
-                if one is barrier and answer
-            )
+            lanes = path.mask
+            if len(answers) > 1:
+                lanes = sum(
+                    1 << lane
+                    for lane, one, answer in zip(path.lanes, barriers, seen, strict=True)
+                    if one is barrier and answer
+                )
             _observe(path, barrier, lanes, site, relaxed=relaxed)
         write(path, np.True_ if all(seen) else all_lanes(np.array(seen), path))
         return None

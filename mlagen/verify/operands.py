@@ -28,6 +28,7 @@ Values = Literal[
 
 # With it, products of Q and K are base-2 logits: 2^integer is exact, and so are the scores of `profiled` values.
 EXACT_SCALE = math.log(2.0)
+_FAINT_SINK = -200.0
 _SMALL_INTEGERS = 3
 _LARGEST_LOGIT = 60_000.0
 
@@ -136,7 +137,10 @@ def _draw_plain(
         k_nope=draw(total_k, heads, geometry.qk_nope_head_dim, sparse=True),
         k_rope=draw(total_k, rope_heads(spec, heads), geometry.qk_rope_head_dim, sparse=True),
         v=draw(total_k, heads, geometry.v_head_dim),
-        sinks=random.standard_normal(heads, dtype=np.float32),
+        # Among integers one that even alone is nothing in fp32, so that a row without keys divides by 0.
+        sinks=np.full(heads, _FAINT_SINK, np.float32)
+        if is_integer
+        else random.standard_normal(heads, dtype=np.float32),
         alibi_slopes=0.3 * np.abs(random.standard_normal(heads, dtype=np.float32)),
     )
 

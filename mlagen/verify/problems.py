@@ -134,6 +134,14 @@ def _walks(plan: KernelPlan) -> Iterator[_Recipe]:
         many, many_keys = (m + 72,) * 3, (n + 9, 2 * n - 1, 3)
     yield _Recipe("integer walk", few, few_keys, "integer")
     yield _Recipe("three blocks walk", many, many_keys, heads=2, ctas=3, strided=True, padding=3)
+    # A tile that begins with what the last one left: its largest score, and barriers as they are after even blocks.
+    yield _Recipe(
+        "huge rising walk",
+        (m, m if plan.spec.q_layout == "dense" else 20),
+        (2 * n, n // 2),
+        "huge rising",
+    )
+    yield _Recipe("three tiles walk", (m,) * 3, (2 * n + 20,) * 3, "integer")
 
 
 def _edges(plan: KernelPlan) -> Iterator[_Recipe]:

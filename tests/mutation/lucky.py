@@ -100,7 +100,7 @@ LUCKY = (
     ),
     Lucky(
         "named-barrier-removed",
-        "MathWarpgroup.store_output: named_barrier_sync(kWarpgroupBarrier + warpgroup, 128); #2",
+        "MathWarpgroup.store_output: named_barrier_sync(kWarpgroupBarrier + warpgroup, 128);",
         "race",
         "four warps store their output at the same time, and TMA begins later than they end",
     ),

@@ -932,8 +932,7 @@ struct MathWarpgroup {
       const int row = tile.row + warpgroup * kRowsPerWarpgroup + first_row() + 8 * i;
       if (row >= tile.queries.length) continue;
       const float reference = Softmax::reference(softmax.maximum[i], arguments.softmax_scale_log2);
-      const bool saw_key = softmax.maximum[i] != -infinity();
-      const float lse = saw_key ? (reference + log2_approx(softmax.sum[i])) * kLn2 : -infinity();
+      const float lse = (reference + log2_approx(softmax.sum[i])) * kLn2;  // log2(0) is -inf
       const int query = tile.queries.offset + row;
       const int64 element = query * arguments.lse_row_stride;
       arguments.lse[element + tile.head * arguments.lse_head_stride] = lse;
@@ -948,8 +947,7 @@ struct MathWarpgroup {
       float sum = softmax.sum[i];
       scale[i] = sum == 0.0f ? 0.0f : 1.0f / sum;
     }
-    // All four warps have read their last Q.
-    named_barrier_sync(kWarpgroupBarrier + warpgroup, 128);
+    // Each warp has waited for the last product, which alone has read these rows of Q.
     // stmatrix: lane l gives the address of row l % 16 and of the 16-byte chunk l / 16 of a 16 x 16 block. The chunk is
     // swizzled as TMA expects it.
     const int lane = thread() % 32;

@@ -918,8 +918,7 @@ struct MathWarpgroup {
       float sum = softmax.sum[i];
       scale[i] = sum == 0.0f ? 0.0f : 1.0f / sum;
     }
-    // All four warps have read their last Q.
-    named_barrier_sync(kWarpgroupBarrier + warpgroup, 128);
+    // Each warp has waited for the last product, which alone has read these rows of Q.
     // stmatrix: lane l gives the address of row l % 16 and of the 16-byte chunk l / 16 of a 16 x 16 block. The chunk is
     // swizzled as TMA expects it.
     const int lane = thread() % 32;

@@ -23,7 +23,7 @@ RULES = (
     replaced(
         "sum-not-rescaled",
         "the sum keeps an old reference",
-        r"sum\[row\] \*= correction\[row\];",
+        r"sum\[row\] = __fmul_rn\(sum\[row\], correction\[row\]\);",
         ";",
     ),
     replaced("maximum-not-raised", "the maximum stays", r"maximum\[row\] = largest\[row\];", ";"),
@@ -120,7 +120,7 @@ RULES = (
     replaced(
         "sink-removed",
         "the sink is not part of the sum",
-        r"sum \+= exp2_approx\(arguments\.sinks[^;]*;",
+        r"sum \+= exp2_approx\(fmaf\(arguments\.sinks[^;]*;",
         ";",
     ),
     replaced(
@@ -145,9 +145,6 @@ RULES = (
     replaced("lse-base", "an LSE in base 2", r"\) \* kLn2", ")"),
     replaced(
         "lse-reference", "an LSE without its reference", r"\(reference \+ (log2_approx)", r"(\1"
-    ),
-    replaced(
-        "lse-of-nothing", "the LSE of a row that sees no key is finite", r"saw_key \? ", "true ? "
     ),
     replaced(
         "lse-row-guard",

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
     from mlagen.arch import Arch
-    from mlagen.spec.geometry import Geometry
+    from mlagen.spec.geometry import HeadGeometry
 
 HALF_M = 128  # rows of one tcgen05 product, and of one softmax warpgroup
 PV_STAGES = 2  # parts in which probabilities are handed over
@@ -196,7 +196,7 @@ class FA4Layout:
 
 
 def fa4_layout(
-    geometry: Geometry,
+    geometry: HeadGeometry,
     arch: Arch,
     *,
     element_bytes: int = 2,

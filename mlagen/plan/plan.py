@@ -92,12 +92,21 @@ class NamedBarrier:
 
 @dataclass(frozen=True, slots=True)
 class Role:
-    """What a warpgroup does and how many registers each of its threads may hold."""
+    """What a warpgroup does and how many registers each of its threads may hold.
+
+    Attributes:
+        name: Of the role.
+        warpgroups: How many have it.
+        registers: Of a thread, after setmaxnreg.
+        work: In a few words.
+        warps: Names of its warps, where each has work of its own.
+    """
 
     name: str
     warpgroups: int
     registers: int
     work: str
+    warps: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

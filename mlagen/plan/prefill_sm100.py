@@ -110,6 +110,7 @@ def plan_prefill_sm100(spec: KernelSpec) -> KernelPlan:
                 1,
                 ISSUE_REGISTERS,
                 "a warp each draws tiles and loads, issues products, stores; one is idle",
+                ("load warp", "MMA warp", "store warp", "idle warp"),
             ),
         ),
         tensor_maps=tensor_maps(spec, layout),

@@ -34,12 +34,17 @@ class Panel:
 def render_kernel(plan: KernelPlan) -> str:
     """The CUDA source of a plan: complete, with no include, and the same bytes for the same plan."""
     template = environment().get_template(f"kernels/{plan.family}.cu.j2")
-    own = _sm100_names(plan) if plan.family == "prefill_sm100" else _sm90_names(plan)
-    return template.render(prefill_names(plan) | own)
+    return template.render(prefill_names(plan))
 
 
 def prefill_names(plan: KernelPlan) -> dict[str, Any]:
-    """The names that the templates of all prefill families may use."""
+    """Every name that the templates of a prefill family may use."""
+    own = _sm100_names(plan) if plan.family == "prefill_sm100" else _sm90_names(plan)
+    return _shared_names(plan) | own
+
+
+def _shared_names(plan: KernelPlan) -> dict[str, Any]:
+    """What the templates of all prefill families use."""
     spec = plan.spec
     geometry = spec.geometry
     out = plan.map("out")

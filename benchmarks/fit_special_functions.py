@@ -88,9 +88,7 @@ def prepare(folder: Path) -> int:
     from mlagen.compile.nvrtc import KERNEL_OPTIONS, compile_cuda
 
     source = "".join(_KERNEL.format(name=name) for name in STARTS)
-    compiled = compile_cuda(
-        source, name="special_functions", arch="sm_90a", options=KERNEL_OPTIONS
-    )
+    compiled = compile_cuda(source, name="special_functions", arch="sm_90a", options=KERNEL_OPTIONS)
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "special_functions.cubin").write_bytes(compiled.cubin)
     return 0

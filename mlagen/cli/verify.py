@@ -20,7 +20,7 @@ from mlagen.cli.options import (
 )
 from mlagen.cli.output import count, note, print_json, print_table, progress_bar
 from mlagen.cli.selection import plan_selection, select_kernels
-from mlagen.runtime.driver import system_driver
+from mlagen.runtime import driver as driver_module
 from mlagen.runtime.simulator import Simulator
 from mlagen.trial_log import TrialLog
 from mlagen.trials import Trial, draw_trial, run_trials
@@ -138,7 +138,7 @@ def _archs_of_this_machine() -> tuple[str, ...] | None:
     """The architecture of the first GPU; None if there is none, or none that kernels can be generated for."""
     if not gpu_count():
         return None
-    capability = system_driver().compute_capability(0)
+    capability = driver_module.system_driver().compute_capability(0)
     found = tuple(arch.name for arch in ARCHS.values() if arch.compute_capability == capability)
     return found or None
 

@@ -116,7 +116,11 @@ class FA4Layout:
     @property
     def slot_bytes(self) -> int:
         """A slot of the ring: nope columns of K, or V."""
-        return self.tile_n * max(self.padded_nope_head_dim, self.padded_v_head_dim) * self.element_bytes
+        return (
+            self.tile_n
+            * max(self.padded_nope_head_dim, self.padded_v_head_dim)
+            * self.element_bytes
+        )
 
     @property
     def rope_buffer_bytes(self) -> int:
@@ -180,9 +184,7 @@ class FA4Layout:
             )
             return found
         if self.tensor_memory_columns > limit:
-            found.append(
-                f"tensor memory: {self.tensor_memory_columns} columns, {limit} available"
-            )
+            found.append(f"tensor memory: {self.tensor_memory_columns} columns, {limit} available")
         if self.kv_slots < LEAST_SLOTS:
             found.append(
                 f"shared memory: {self.bytes_with(LEAST_SLOTS)} bytes with {LEAST_SLOTS} slots of the ring, "

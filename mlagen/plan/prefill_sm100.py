@@ -193,7 +193,9 @@ def tensor_memory_map(layout: FA4Layout) -> tuple[TensorRegion, ...]:
             ),
         ]
     found += [
-        TensorRegion(f"O{half}", layout.output_columns[half], layout.padded_v_head_dim, "output, fp32")
+        TensorRegion(
+            f"O{half}", layout.output_columns[half], layout.padded_v_head_dim, "output, fp32"
+        )
         for half in range(HALVES)
     ]
     return tuple(found)
@@ -253,14 +255,16 @@ def barriers(layout: FA4Layout) -> tuple[Barrier, ...]:
     v_bytes = ELEMENT_BYTES * n * layout.padded_v_head_dim
     warps = 4  # of a warpgroup; one lane arrives for each
     return (
-        Barrier("q_full", HALVES, 1, q_bytes, "load warp", "MMA warp (correction, if there is no key)"),
+        Barrier(
+            "q_full", HALVES, 1, q_bytes, "load warp", "MMA warp (correction, if there is no key)"
+        ),
         Barrier("q_empty", HALVES, 1, 0, "store warp", "load warp"),
-        Barrier("kv_full", layout.kv_slots, 1, k_bytes, f"load warp (V: {v_bytes} bytes)", "MMA warp"),
+        Barrier(
+            "kv_full", layout.kv_slots, 1, k_bytes, f"load warp (V: {v_bytes} bytes)", "MMA warp"
+        ),
         Barrier("kv_empty", layout.kv_slots, 1, 0, "products", "load warp"),
         Barrier("s_full", HALVES, 1, 0, "products", "softmax warps"),
-        Barrier(
-            "p_ready", HALVES, 2 * warps, 0, "softmax and correction warps", "MMA warp"
-        ),
+        Barrier("p_ready", HALVES, 2 * warps, 0, "softmax and correction warps", "MMA warp"),
         Barrier("p_last", HALVES, warps, 0, "softmax warps", "MMA warp"),
         Barrier("factor_full", HALVES, warps, 0, "softmax warps", "correction warps"),
         Barrier("factor_empty", HALVES, warps, 0, "correction warps", "softmax warps"),
@@ -282,7 +286,9 @@ def tensor_maps(spec: KernelSpec, layout: FA4Layout) -> tuple[TensorMapPlan, ...
     )
     n = layout.tile_n
     queries = ("q",) if spec.q_form == "fused" else ("q_nope", "q_pe")
-    maps = [TensorMapPlan(name, name, q_addressing, HALF_M, PANEL_COLUMNS, dtype) for name in queries]
+    maps = [
+        TensorMapPlan(name, name, q_addressing, HALF_M, PANEL_COLUMNS, dtype) for name in queries
+    ]
     maps.append(TensorMapPlan("k", "k", k_addressing, n, PANEL_COLUMNS, dtype))
     rope = spec.k_rope
     if rope.layout == "paged":

@@ -18,7 +18,14 @@ if TYPE_CHECKING:
     from mlagen.plan import KernelPlan
     from mlagen.plan.plan import Region, TensorMapPlan
 
-ELEMENT_CTYPES = {"bfloat16": "uint16", "float16": "uint16", "barrier": "uint64", "tile": "Tile", "float": "float", "uint32": "uint32"}
+ELEMENT_CTYPES = {
+    "bfloat16": "uint16",
+    "float16": "uint16",
+    "barrier": "uint64",
+    "tile": "Tile",
+    "float": "float",
+    "uint32": "uint32",
+}
 
 
 @dataclass(frozen=True, slots=True)

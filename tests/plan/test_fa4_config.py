@@ -130,5 +130,7 @@ def test_the_newest_k_never_meets_the_rope_columns_of_an_older_one() -> None:
     for element_bytes in (1, 2):
         for tile_n in (64, 128):
             layout = fa4_layout(DEEPSEEK, SM_100A, element_bytes=element_bytes, tile_n=tile_n)
-            former = 2 * layout.rope_buffers - layout.kv_slots  # position, that of K of block 0 being 0
+            former = (
+                2 * layout.rope_buffers - layout.kv_slots
+            )  # position, that of K of block 0 being 0
             assert former >= 0

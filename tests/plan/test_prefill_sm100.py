@@ -140,9 +140,7 @@ def test_wide_values_are_refused_with_the_dimensions_there_are() -> None:
         ({"rescale_threshold": 61}, "rescale_threshold 61: probabilities reach 2^it"),
     ],
 )
-def test_a_configuration_that_does_not_fit_is_refused(
-    config: dict[str, Any], reason: str
-) -> None:
+def test_a_configuration_that_does_not_fit_is_refused(config: dict[str, Any], reason: str) -> None:
     with pytest.raises(PlanError) as refusal:
         plan(config=config)
     assert reason in str(refusal.value)

@@ -97,9 +97,7 @@ def test_an_option_that_is_off_leaves_nothing(options: dict[str, Any], words: li
 
 def test_the_masks_of_both_architectures_are_one_text() -> None:
     for mask in ("none", "causal", {"kind": "chunked", "size": 512}):
-        texts = [
-            render_kernel(plan_for(arch=arch, mask=mask)) for arch in ("sm_90a", "sm_100a")
-        ]
+        texts = [render_kernel(plan_for(arch=arch, mask=mask)) for arch in ("sm_90a", "sm_100a")]
         ours, theirs = (
             text[text.index("// Which keys a query sees") : text.index("// One unit of work")]
             for text in texts

@@ -752,7 +752,11 @@ __device__ __forceinline__ KeyBlocks blocks_of_half(const Tile& tile, int half) 
 }
 
 // What a half sees of a block.
-enum class MaskStatus { kHidden, kPartial, kVisible };
+enum class MaskStatus {
+  kHidden,
+  kPartial,
+  kVisible
+};
 
 __device__ __forceinline__ MaskStatus mask_status(const KeyBlocks& half, int block) {
   if (block < half.begin || block >= half.end) return MaskStatus::kHidden;
@@ -944,7 +948,8 @@ struct MmaWarp {
       for (int step = 0; step < kQkHeadDim / 16; ++step) {
         const int panel = step / 4;
         const uint32 a = q_low + panel * (kHalfM * 8) + step % 4 * 2;
-        const uint32 b = (panel < kNopePanels ? k_low + panel * (kTileN * 8) : rope_low + (panel - kNopePanels) * (kTileN * 8));
+        const uint32 b = panel < kNopePanels ? k_low + panel * (kTileN * 8)
+                                             : rope_low + (panel - kNopePanels) * (kTileN * 8);
         tensor_multiply<kScoreInstruction>(scores_of(tensor_memory, half), matrix_descriptor(a),
                                            matrix_descriptor(b + step % 4 * 2), step != 0);
       }
@@ -956,20 +961,22 @@ struct MmaWarp {
   // the rest of P. V has its columns contiguous: a step of 16 keys is 2048 bytes.
   __device__ __forceinline__ void multiply_p_v(int half, int v_slot, bool accumulate) {
     const uint32 v_low = descriptor_low(shared_address(shared.kv[v_slot])) | (kTileN * 8) << 16;
+    const uint32 output = output_of(tensor_memory, half);
+    const uint32 probabilities = probabilities_of(tensor_memory, half);
     tensor_wait(shared.p_ready[half], p[half].parity);
     if (elect_one()) {
 #pragma unroll
       for (int step = 0; step < kFirstPartKeys / 16; ++step) {
-        tensor_multiply<kOutputInstruction>(output_of(tensor_memory, half), probabilities_of(tensor_memory, half) + step * 8,
-                                            matrix_descriptor(v_low + step * 128), accumulate || step != 0);
+        tensor_multiply<kOutputInstruction>(output, probabilities + step * 8, matrix_descriptor(v_low + step * 128),
+                                            accumulate || step != 0);
       }
     }
     tensor_wait(shared.p_last[half], p[half].parity);
     if (elect_one()) {
 #pragma unroll
       for (int step = kFirstPartKeys / 16; step < kTileN / 16; ++step) {
-        tensor_multiply<kOutputInstruction>(output_of(tensor_memory, half), probabilities_of(tensor_memory, half) + step * 8,
-                                            matrix_descriptor(v_low + step * 128), true);
+        tensor_multiply<kOutputInstruction>(output, probabilities + step * 8, matrix_descriptor(v_low + step * 128),
+                                            true);
       }
     }
     p[half].advance();
@@ -998,7 +1005,8 @@ struct MmaWarp {
     if (block == blocks.begin && elect_one()) tensor_commit(shared.o_full[half]);
   }
 
-  __device__ __forceinline__ void attend(const KeyBlocks& blocks, const KeyBlocks& first_half, const KeyBlocks& second_half) {
+  __device__ __forceinline__ void attend(const KeyBlocks& blocks, const KeyBlocks& first_half,
+                                         const KeyBlocks& second_half) {
     tensor_wait(shared.kv_full[kv.stage], kv.parity);
     begin_block(0, first_half, blocks.end - 1);
     begin_block(1, second_half, blocks.end - 1);
@@ -1220,7 +1228,7 @@ struct CorrectionWarpgroup {
       tensor_load_16(output[0], address);
 #pragma unroll
       for (int piece = 0; piece < kVHeadDim / 16; ++piece) {
-        float(&current)[16] = output[piece % 2];
+        float (&current)[16] = output[piece % 2];
         wait_tensor_loads();
         tie_registers(current);
         // The next piece is under way while this one is multiplied.

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 from mlagen.errors import UnsupportedError
 from mlagen.plan.plan import KernelPlan
-from mlagen.plan.prefill_sm100 import plan_prefill_sm100
 from mlagen.plan.prefill_sm90 import plan_prefill_sm90
+from mlagen.plan.prefill_sm100 import plan_prefill_sm100
 
 if TYPE_CHECKING:
     from mlagen.spec.model import KernelSpec

@@ -6,8 +6,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from mlagen.dtypes import DTYPES
+from mlagen.plan import fa4_config, prefill_sm90, prefill_sm100
 from mlagen.plan.arguments import takes_cache_seqlens
-from mlagen.plan import prefill_sm90, prefill_sm100
 from mlagen.plan.prefill_sm90 import PANEL_COLUMNS
 from mlagen.render import operands
 from mlagen.render.constants import prefill_constants
@@ -122,7 +122,7 @@ def _sm100_names(plan: KernelPlan) -> dict[str, Any]:
         "tensor_load_widths": (16, 32),
         "probability_groups": range(0, plan.tile_n, prefill_sm100.PROBABILITY_GROUP),
         "l2_section_mib": prefill_sm100.L2_SECTION_MIB,
-        "tile_bytes": prefill_sm100.TILE_BYTES,
+        "tile_bytes": fa4_config.TILE_BYTES,
     }
 
 

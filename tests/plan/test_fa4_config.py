@@ -31,7 +31,18 @@ def heads(nope: int, rope: int, v: int) -> HeadGeometry:
 
 
 DEEPSEEK, GLM = heads(128, 64, 128), heads(192, 64, 256)
-TOKEN_SCALES = {"element_bytes": 1, "rope_bytes": 2, "scale_bytes": 4}
+
+
+def token_scales(*, query_tiles: int = 2) -> FA4Layout:
+    """Everything e4m3 but the rope columns, a fp32 scale a token."""
+    return fa4_layout(
+        DEEPSEEK,
+        SM_100A,
+        element_bytes=1,
+        rope_bytes=2,
+        scale_bytes=4,
+        query_tiles=query_tiles,
+    )
 
 
 @pytest.mark.parametrize(
@@ -47,9 +58,9 @@ TOKEN_SCALES = {"element_bytes": 1, "rope_bytes": 2, "scale_bytes": 4}
             10,
             230_660,
         ),
-        (fa4_layout(DEEPSEEK, SM_100A, **TOKEN_SCALES), 128, (0, 128, 256, 384), 6, 216_780),
+        (token_scales(), 128, (0, 128, 256, 384), 6, 216_780),
         (
-            fa4_layout(DEEPSEEK, SM_100A, **TOKEN_SCALES, query_tiles=1),
+            token_scales(query_tiles=1),
             128,
             (0, 128, 256, 384),
             7,

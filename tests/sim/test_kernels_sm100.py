@@ -1,7 +1,7 @@
 """Blackwell kernels in the simulator, which is all the proof there is of them: strict, against float64.
 
-Each kernel of the option grid that its family offers walks many tiles with one block, and runs one more problem, in turn
-another one; `make sim-full` has the rest.
+Each kernel of the option grid that its family offers walks many tiles with one block, and runs one more problem, in
+turn another one; `make sim-full` has the rest.
 """
 
 from __future__ import annotations

@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Literal
 
 import click
 
-from mlagen.arch import ARCHS
 from mlagen.build import processors
-from mlagen.cli.machine import gpu_count
+from mlagen.cli.machine import archs_of_gpu, gpu_count
 from mlagen.cli.options import (
     Verb,
     arch_option,
@@ -20,7 +19,6 @@ from mlagen.cli.options import (
 )
 from mlagen.cli.output import count, note, print_json, print_table, progress_bar
 from mlagen.cli.selection import plan_selection, select_kernels
-from mlagen.runtime import driver as driver_module
 from mlagen.runtime.simulator import Simulator
 from mlagen.trial_log import TrialLog
 from mlagen.trials import Trial, draw_trial, run_trials
@@ -107,8 +105,8 @@ def command(
       mlagen verify specs/deepseek.yaml -k paged64 --problem walk --schedule pct:3
     """
     backend = backend or ("cuda" if gpu_count() else "sim")
-    if backend == "cuda" and archs is None:
-        archs = _archs_of_this_machine()
+    if backend == "cuda":
+        archs = archs or archs_of_gpu()
     selection = select_kernels(spec, archs=archs, words=words)
     plan_selection(selection)  # refusals come before anything is run
     backends = [backend] if backend == "cuda" else _simulators(schedules, level)
@@ -132,15 +130,6 @@ def command(
     unusual = {"seed": seed or None, "level": level if level != "strict" else None, "ctas": ctas}
     options = [f" --{name} {value}" for name, value in unusual.items() if value is not None]
     return _report(verdicts, again=f"mlagen verify {spec}{''.join(options)} --backend {backend}")
-
-
-def _archs_of_this_machine() -> tuple[str, ...] | None:
-    """The architecture of the first GPU; None if there is none, or none that kernels can be generated for."""
-    if not gpu_count():
-        return None
-    capability = driver_module.system_driver().compute_capability(0)
-    found = tuple(arch.name for arch in ARCHS.values() if arch.compute_capability == capability)
-    return found or None
 
 
 def _simulators(

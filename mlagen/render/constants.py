@@ -33,7 +33,7 @@ def _sm90_constants(plan: KernelPlan) -> list[Constant]:
     """Tile, rings and registers on Hopper."""
     geometry = plan.spec.geometry
     roles = {role.name: role for role in plan.roles}
-    found = [
+    return [
         Constant("int", "kTileM", str(plan.tile_m), "query rows of a block"),
         Constant("int", "kTileN", str(plan.tile_n), "keys of a step"),
         Constant("int", "kMathWarpgroups", str(MATH_WARPGROUPS)),
@@ -58,7 +58,6 @@ def _sm90_constants(plan: KernelPlan) -> list[Constant]:
         Constant("int", "kMathRegisters", str(roles["math"].registers)),
         _rescale_threshold(plan),
     ]
-    return found
 
 
 def _sm100_constants(plan: KernelPlan) -> list[Constant]:

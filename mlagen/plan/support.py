@@ -66,9 +66,9 @@ SM100 = Offer(
         "exp2_emulation_share": 0,
         "softmax_order": False,
         "epilogue": "tma",
-        "producer_registers": 48,
-        "math_registers": 192,
-        "correction_registers": 80,
+        "producer_registers": 56,
+        "math_registers": 184,
+        "correction_registers": 88,
     },
 )
 # A position and a window width, or a sequence's rows, add up inside 32 bits.

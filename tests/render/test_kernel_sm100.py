@@ -58,7 +58,7 @@ def test_header_holds_spec_and_budget(shipped: KernelPlan) -> None:
     for barrier in shipped.barriers:
         assert f"{barrier.name}[{barrier.copies}]" in header
     assert f"= {shipped.shared_memory_bytes // 1024} of 227 KiB" in header
-    assert "192 registers a thread" in header
+    assert "184 registers a thread" in header
     assert "S0 0-127, P0 64-127, S1 128-255, P1 192-255, O0 256-383, O1 384-511 of 512" in header
 
 

@@ -24,9 +24,9 @@
 //   sink: false
 //
 // Tile       256 query rows x 128 keys; K and V take turns in 3 slots
-// Roles      warpgroups 0-1, 192 registers a thread: scores of 128 rows each to probabilities, in tensor memory
-//            warpgroup 2, 80 registers a thread: rescales both outputs, in the end brings them to shared memory
-//            warpgroup 3, 48 registers a thread: a warp each draws tiles and loads, issues products, stores; one is idle
+// Roles      warpgroups 0-1, 184 registers a thread: scores of 128 rows each to probabilities, in tensor memory
+//            warpgroup 2, 88 registers a thread: rescales both outputs, in the end brings them to shared memory
+//            warpgroup 3, 56 registers a thread: a warp each draws tiles and loads, issues products, stores; one is idle
 // Registers  about 168 of a softmax thread: a row of scores and some packed probabilities
 // Shared     Q 96 + KV 96 + K_ROPE 32 + barriers 1.3 = 226 of 227 KiB
 // Tensor     S0 0-127, P0 64-127, S1 128-255, P1 192-255, O0 256-383, O1 384-511 of 512 columns
@@ -86,9 +86,9 @@ constexpr int kOutputColumn = 256;  // first of both outputs
 constexpr int kLoadWarp = 12;
 constexpr int kMmaWarp = 13;
 constexpr int kStoreWarp = 14;
-constexpr int kSoftmaxRegisters = 192;  // a thread, after setmaxnreg
-constexpr int kCorrectionRegisters = 80;
-constexpr int kIssueRegisters = 48;
+constexpr int kSoftmaxRegisters = 184;  // a thread, after setmaxnreg
+constexpr int kCorrectionRegisters = 88;
+constexpr int kIssueRegisters = 56;
 constexpr float kRescaleThreshold = 0.5f;  // base-2 growth of a maximum that is let pass
 
 constexpr uint32 kQHalfBytes = kElementBytes * kHalfM * kQkHeadDim;
@@ -840,12 +840,10 @@ struct LoadWarp {
   // previous tile may still occupy.
   __device__ __forceinline__ void load_tile(const Tile& tile) {
     const KeyBlocks blocks(tile);
-    if (blocks.empty()) {
-      load_q(tile);
-      return;
+    if (!blocks.empty()) {
+      load_k(tile, blocks.end - 1);
+      load_v(tile, blocks.end - 1);
     }
-    load_k(tile, blocks.end - 1);
-    load_v(tile, blocks.end - 1);
     load_q(tile);
     for (int block = blocks.end - 2; block >= blocks.begin; --block) {
       load_k(tile, block);

@@ -29,6 +29,8 @@ PACKAGES = (
 
 # CUDA 12.0 is the first driver with tensor maps and cuLaunchKernelEx.
 _OLDEST_DRIVER = 12_000
+# CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR and _MINOR.
+_CAPABILITY_MAJOR, _CAPABILITY_MINOR = 75, 76
 # The first NVRTC that knows sm_100a.
 _OLDEST_NVRTC = (12, 8)
 _CAPABILITY_MAJOR, _CAPABILITY_MINOR, _SM_COUNT = 75, 76, 16  # CUdevice_attribute
@@ -85,6 +87,23 @@ def gpu_count() -> int:
     if cuda.cuInit(0) or cuda.cuDeviceGetCount(ctypes.byref(count)):
         return 0
     return count.value
+
+
+def archs_of_gpu() -> tuple[str, ...] | None:
+    """The architecture of the first GPU; None if there is none, or none that kernels can be generated for."""
+    if not gpu_count():
+        return None
+    try:
+        cuda = ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return None
+    major, minor = ctypes.c_int(), ctypes.c_int()
+    for value, attribute in ((major, _CAPABILITY_MAJOR), (minor, _CAPABILITY_MINOR)):
+        if cuda.cuDeviceGetAttribute(ctypes.byref(value), attribute, 0):
+            return None
+    capability = (major.value, minor.value)
+    found = tuple(arch.name for arch in ARCHS.values() if arch.compute_capability == capability)
+    return found or None
 
 
 def _mlagen() -> Iterator[Answer]:

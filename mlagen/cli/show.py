@@ -82,14 +82,17 @@ def _print_plan(plan: KernelPlan) -> None:
             "spec hash": plan.spec.hash,
             "family": f"{plan.family} for {plan.arch.name}",
             "tile": f"{plan.tile_m} query rows x {plan.tile_n} keys",
-            "stages": f"{plan.k_stages} of K, {plan.v_stages} of V",
+            "stages": f"{plan.kv_slots} slots in which K and V take turns"
+            if plan.kv_slots
+            else f"{plan.k_stages} of K, {plan.v_stages} of V",
             "rescale": f"when a row's maximum grows by more than 2^{plan.rescale_threshold:g}",
             "diagonal": "half of it multiplied" if plan.half_diagonal else "whole",
             "ping-pong": "yes" if plan.ping_pong else "no",
             "block": f"{plan.threads} threads",
             "shared memory": f"{_kib(plan.shared_memory_bytes)} of "
             f"{_kib(plan.arch.shared_memory_bytes)} KiB",
-            "registers": f"about {plan.estimated_registers} of a math thread",
+            "registers": f"about {plan.estimated_registers} of a "
+            f"{'softmax' if plan.tensor_regions else 'math'} thread",
             "a step costs": f"{cost.tensor_cycles} tensor-core cycles, {cost.exp2_cycles} of exp2, "
             f"{_kib(cost.bytes_from_l2)} KiB from L2",
         },
@@ -105,6 +108,16 @@ def _print_plan(plan: KernelPlan) -> None:
         title="Shared memory",
     )
     print()
+    if plan.tensor_regions:
+        print_table(
+            ("region", "columns", "count", "holds"),
+            [
+                (r.name, f"{r.first_column}-{r.first_column + r.columns - 1}", r.columns, r.comment)
+                for r in plan.tensor_regions
+            ],
+            title=f"Tensor memory, of {plan.arch.tensor_memory_columns} columns",
+        )
+        print()
     print_table(
         ("barrier", "copies", "arrivals", "bytes", "arrives", "waits"),
         [(b.name, b.copies, b.arrivals, b.bytes, b.arrives, b.waits) for b in plan.barriers],

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal
 import click
 
 from mlagen.build import processors
-from mlagen.cli.machine import gpu_count
+from mlagen.cli.machine import archs_of_gpu, gpu_count
 from mlagen.cli.options import (
     Verb,
     arch_option,
@@ -104,9 +104,11 @@ def command(
       mlagen verify specs/deepseek.yaml --first --trace run.svg
       mlagen verify specs/deepseek.yaml -k paged64 --problem walk --schedule pct:3
     """
+    backend = backend or ("cuda" if gpu_count() else "sim")
+    if backend == "cuda":
+        archs = archs or archs_of_gpu()
     selection = select_kernels(spec, archs=archs, words=words)
     plan_selection(selection)  # refusals come before anything is run
-    backend = backend or ("cuda" if gpu_count() else "sim")
     backends = [backend] if backend == "cuda" else _simulators(schedules, level)
     trials = [
         Trial(kernel, problem, seed, one, ctas)

@@ -11,13 +11,17 @@ from typing import TYPE_CHECKING
 from mlagen.errors import UnsupportedError
 from mlagen.plan.plan import KernelPlan
 from mlagen.plan.prefill_sm90 import plan_prefill_sm90
+from mlagen.plan.prefill_sm100 import plan_prefill_sm100
 
 if TYPE_CHECKING:
     from mlagen.spec.model import KernelSpec
 
 __all__ = ["KernelPlan", "plan_kernel"]
 
-FAMILIES = {("prefill", "sm_90a"): plan_prefill_sm90}
+FAMILIES = {
+    ("prefill", "sm_90a"): plan_prefill_sm90,
+    ("prefill", "sm_100a"): plan_prefill_sm100,
+}
 
 
 def plan_kernel(spec: KernelSpec) -> KernelPlan:

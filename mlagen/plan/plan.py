@@ -92,12 +92,21 @@ class NamedBarrier:
 
 @dataclass(frozen=True, slots=True)
 class Role:
-    """What a warpgroup does and how many registers each of its threads may hold."""
+    """What a warpgroup does and how many registers each of its threads may hold.
+
+    Attributes:
+        name: Of the role.
+        warpgroups: How many have it.
+        registers: Of a thread, after setmaxnreg.
+        work: In a few words.
+        warps: Names of its warps, where each has work of its own.
+    """
 
     name: str
     warpgroups: int
     registers: int
     work: str
+    warps: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,6 +163,16 @@ class Argument:
 
 
 @dataclass(frozen=True, slots=True)
+class TensorRegion:
+    """A named range of tensor-memory columns, in all 128 lanes; ranges of different phases may overlap."""
+
+    name: str
+    first_column: int
+    columns: int
+    comment: str
+
+
+@dataclass(frozen=True, slots=True)
 class Cost:
     """What one key tile of one CTA costs, in SM clock cycles unless said.
 
@@ -179,8 +198,8 @@ class KernelPlan:
         arch: Facts of the target.
         tile_m: Query rows of a CTA.
         tile_n: Keys of a step.
-        k_stages: Depth of the K ring.
-        v_stages: Depth of the V ring.
+        k_stages: Most K tiles that are there at once: the depth of the K ring.
+        v_stages: Most V tiles.
         rescale_threshold: Base-2 logits by which a row's maximum may grow before the output is rescaled.
         half_diagonal: The upper warpgroup multiplies only half of the diagonal block.
         ping_pong: Named barriers make the math warpgroups take turns at the tensor cores.
@@ -194,6 +213,8 @@ class KernelPlan:
         estimated_registers: Estimate for a math thread, from the register rule of the family.
         hgmma_per_tile: SASS tensor-core instructions in the unmasked steady-state step, by which the lint counts.
         cost: Cost of one key tile.
+        kv_slots: Slots of the ring in which K and V take turns, 0 if each has its own.
+        tensor_regions: Tensor-memory map; empty where there is none.
     """
 
     spec: KernelSpec
@@ -217,6 +238,8 @@ class KernelPlan:
     estimated_registers: int
     hgmma_per_tile: int
     cost: Cost
+    kv_slots: int = 0
+    tensor_regions: tuple[TensorRegion, ...] = ()
 
     @property
     def threads(self) -> int:
@@ -231,6 +254,10 @@ class KernelPlan:
     def named_barrier(self, name: str) -> NamedBarrier:
         """The hardware barriers of that name."""
         return next(barrier for barrier in self.named_barriers if barrier.name == name)
+
+    def tensor_region(self, name: str) -> TensorRegion:
+        """The tensor-memory region of that name."""
+        return next(region for region in self.tensor_regions if region.name == name)
 
     def map(self, name: str) -> TensorMapPlan:
         """The tensor map of that name."""

@@ -22,7 +22,7 @@ from mlagen.plan.plan import (
     TensorMapPlan,
     occupied_bytes,
 )
-from mlagen.plan.support import mask_bounds, refuse_unsupported
+from mlagen.plan.support import SM90, mask_bounds, refuse_unsupported
 
 if TYPE_CHECKING:
     from mlagen.spec.model import KernelSpec
@@ -73,7 +73,7 @@ def plan_prefill_sm90(spec: KernelSpec) -> KernelPlan:
         UnsupportedError: An option has no kernel in this family yet.
         PlanError: The spec's `config` does not fit shared memory or registers.
     """
-    refuse_unsupported(spec)
+    refuse_unsupported(spec, SM90)
     arch = ARCHS[spec.arch]
     configuration = choose_configuration(spec)
     geometry = spec.geometry

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from mlagen.errors import UnsupportedError
@@ -16,46 +17,79 @@ AVAILABLE_SCORE_MODS = ("identity", "softcap", "alibi")
 AVAILABLE_DTYPES = ("bfloat16", "float16")
 PAGE_SIZES = (8, 16, 32, 64, 128, 256)
 HEAD_DIMS = ((128, 64, 128), (64, 64, 128), (192, 64, 256), (256, 0, 256))  # nope, rope, v
-CHOSEN_BY_USER = (
-    "tile_n",
-    "k_stages",
-    "v_stages",
-    "rescale_threshold",
-    "ping_pong",
-    "half_diagonal",
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """What one family lets a spec choose.
+
+    Attributes:
+        head_dims: qk_nope_head_dim, qk_rope_head_dim, v_head_dim.
+        chosen_by_user: Fields of `config` with several values.
+        fixed_config: Fields with one.
+    """
+
+    head_dims: tuple[tuple[int, int, int], ...]
+    chosen_by_user: tuple[str, ...]
+    fixed_config: dict[str, object]
+
+
+SM90 = Offer(
+    HEAD_DIMS,
+    ("tile_n", "k_stages", "v_stages", "rescale_threshold", "ping_pong", "half_diagonal"),
+    {
+        "tile_m": 128,
+        "kv_ring": "separate",
+        "qk_stages": 1,
+        "pv_stages": 1,
+        "swizzle_bytes": 128,
+        "cta_group": 1,
+        "cluster_size": 1,
+        "exp2_emulation_share": 0,
+        "epilogue": "tma",
+        "producer_registers": 40,
+        "math_registers": 232,
+    },
 )
-FIXED_CONFIG: dict[str, object] = {
-    "tile_m": 128,
-    "kv_ring": "separate",
-    "qk_stages": 1,
-    "pv_stages": 1,
-    "swizzle_bytes": 128,
-    "cta_group": 1,
-    "cluster_size": 1,
-    "exp2_emulation_share": 0,
-    "epilogue": "tma",
-    "producer_registers": 40,
-    "math_registers": 232,
-}
+SM100 = Offer(
+    HEAD_DIMS[:2],  # two outputs of 256 columns leave no tensor memory for scores
+    ("tile_n", "rescale_threshold"),
+    {
+        "tile_m": 256,
+        "kv_ring": "shared",
+        "qk_stages": 1,
+        "pv_stages": 2,
+        "swizzle_bytes": 128,
+        "cta_group": 1,
+        "cluster_size": 1,
+        "single_output": False,
+        "exp2_emulation_share": 0,
+        "softmax_order": False,
+        "epilogue": "tma",
+        "producer_registers": 56,
+        "math_registers": 184,
+        "correction_registers": 88,
+    },
+)
 # A position and a window width, or a sequence's rows, add up inside 32 bits.
 MAX_EXTENT = 2**30 - 1
 
 
-def refuse_unsupported(spec: KernelSpec) -> None:
+def refuse_unsupported(spec: KernelSpec, offer: Offer) -> None:
     """Raise for the options of a spec that no kernel implements yet.
 
     Raises:
         UnsupportedError: Names every such option, the reason and what is available.
     """
-    reasons = list(unsupported(spec))
+    reasons = list(unsupported(spec, offer))
     if reasons:
         title = f"not available for {spec.arch} {spec.op} yet:"
         raise UnsupportedError("\n".join([title, *(f"  {reason}" for reason in reasons)]))
 
 
-def unsupported(spec: KernelSpec) -> Iterable[str]:
+def unsupported(spec: KernelSpec, offer: Offer) -> Iterable[str]:
     """Reasons why no kernel implements this spec, one for each option."""
-    yield from unsupported_operands(spec)
+    yield from unsupported_operands(spec, offer)
     if spec.mask.kind not in AVAILABLE_MASKS:
         yield f"mask: {spec.mask.kind}; available: {', '.join(AVAILABLE_MASKS)}"
     for field in ("left", "right", "size"):
@@ -71,15 +105,15 @@ def unsupported(spec: KernelSpec) -> Iterable[str]:
         yield f"scheduler.kind: {spec.scheduler.kind}; available: queued (atomic tickets, measured fastest)"
     if spec.scheduler.order != "longest_first":
         yield f"scheduler.order: {spec.scheduler.order}; available: longest_first"
-    yield from unsupported_config(spec)
+    yield from unsupported_config(spec, offer)
 
 
-def unsupported_operands(spec: KernelSpec) -> Iterable[str]:
+def unsupported_operands(spec: KernelSpec, offer: Offer) -> Iterable[str]:
     """Reasons that lie in dtypes, dimensions and layouts."""
     geometry = spec.geometry
     dims = (geometry.qk_nope_head_dim, geometry.qk_rope_head_dim, geometry.v_head_dim)
-    if dims not in HEAD_DIMS:
-        choices = ", ".join(f"{nope}+{rope}/{v}" for nope, rope, v in HEAD_DIMS)
+    if dims not in offer.head_dims:
+        choices = ", ".join(f"{nope}+{rope}/{v}" for nope, rope, v in offer.head_dims)
         yield (
             f"geometry: qk_nope_head_dim + qk_rope_head_dim / v_head_dim {dims[0]}+{dims[1]}/{dims[2]}; "
             f"available: {choices}"
@@ -99,12 +133,12 @@ def unsupported_operands(spec: KernelSpec) -> Iterable[str]:
         )
 
 
-def unsupported_config(spec: KernelSpec) -> Iterable[str]:
+def unsupported_config(spec: KernelSpec, offer: Offer) -> Iterable[str]:
     """Reasons that lie in `config`."""
     for field, value in spec.config.model_dump(exclude_none=True).items():
-        if field in CHOSEN_BY_USER or value == FIXED_CONFIG.get(field):
+        if field in offer.chosen_by_user or value == offer.fixed_config.get(field):
             continue
-        available = FIXED_CONFIG.get(field)
+        available = offer.fixed_config.get(field)
         yield f"config.{field}: {value}; " + (
             "no such choice here" if available is None else f"available: {available}"
         )

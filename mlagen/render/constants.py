@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from mlagen.plan import prefill_sm100
+from mlagen.plan.fa4_config import HALF_M
 from mlagen.plan.prefill_sm90 import MATH_WARPGROUPS, PANEL_COLUMNS, ROWS_PER_WARPGROUP, TILE_SLOTS
 
 if TYPE_CHECKING:
@@ -23,9 +25,15 @@ class Constant:
 
 def prefill_constants(plan: KernelPlan) -> list[Constant]:
     """The constants of a prefill kernel, only those that its options use."""
+    own = _sm100_constants(plan) if plan.family == "prefill_sm100" else _sm90_constants(plan)
+    return own + _mask_constants(plan) + _score_mod_constants(plan) + _layout_constants(plan)
+
+
+def _sm90_constants(plan: KernelPlan) -> list[Constant]:
+    """Tile, rings and registers on Hopper."""
     geometry = plan.spec.geometry
     roles = {role.name: role for role in plan.roles}
-    found = [
+    return [
         Constant("int", "kTileM", str(plan.tile_m), "query rows of a block"),
         Constant("int", "kTileN", str(plan.tile_n), "keys of a step"),
         Constant("int", "kMathWarpgroups", str(MATH_WARPGROUPS)),
@@ -48,14 +56,72 @@ def prefill_constants(plan: KernelPlan) -> list[Constant]:
             "int", "kProducerRegisters", str(roles["load"].registers), "a thread, after setmaxnreg"
         ),
         Constant("int", "kMathRegisters", str(roles["math"].registers)),
-        Constant(
-            "float",
-            "kRescaleThreshold",
-            _float(plan.rescale_threshold),
-            "base-2 growth of a maximum that is let pass",
-        ),
+        _rescale_threshold(plan),
     ]
-    return found + _mask_constants(plan) + _score_mod_constants(plan) + _layout_constants(plan)
+
+
+def _sm100_constants(plan: KernelPlan) -> list[Constant]:
+    """Tile, ring, tensor memory and registers on Blackwell."""
+    geometry = plan.spec.geometry
+    roles = {role.name: role for role in plan.roles}
+    scores, probabilities, output = (plan.tensor_region(name) for name in ("S0", "P0", "O0"))
+    found = [
+        Constant("int", "kTileM", str(plan.tile_m), "query rows of a block"),
+        Constant("int", "kHalfM", str(HALF_M), "of a half: the M of tcgen05, a softmax warpgroup"),
+        Constant("int", "kTileN", str(plan.tile_n), "keys of a step"),
+        Constant(
+            "int",
+            "kFirstPartKeys",
+            str(plan.tile_n - prefill_sm100.PROBABILITY_GROUP),
+            "whose probabilities are handed over first",
+        ),
+        Constant("int", "kKvSlots", str(plan.kv_slots), "in which K and V take turns"),
+    ]
+    if geometry.qk_rope_head_dim:
+        found.append(Constant("int", "kRopeBuffers", str(plan.k_stages)))
+    found += [
+        Constant("int", "kTileSlots", str(TILE_SLOTS), "announced tiles"),
+        Constant("int", "kQkNopeHeadDim", str(geometry.qk_nope_head_dim)),
+        Constant(
+            "int", "kQkHeadDim", str(geometry.qk_head_dim), "nope and rope columns of Q and K"
+        ),
+        Constant("int", "kVHeadDim", str(geometry.v_head_dim)),
+        Constant("int", "kNopePanels", str(geometry.qk_nope_head_dim // PANEL_COLUMNS)),
+        Constant("int", "kElementBytes", "2"),
+        Constant(
+            "int", "kTensorMemoryColumns", str(plan.arch.tensor_memory_columns), "all there are"
+        ),
+        Constant("int", "kScoreColumn", str(scores.first_column), "first of both halves' scores"),
+        Constant(
+            "int",
+            "kProbabilityOffset",
+            str(probabilities.first_column - scores.first_column),
+            "columns from scores to their probabilities",
+        ),
+        Constant("int", "kOutputColumn", str(output.first_column), "first of both outputs"),
+        Constant("int", "kLoadWarp", str(prefill_sm100.LOAD_WARP)),
+        Constant("int", "kMmaWarp", str(prefill_sm100.MMA_WARP)),
+        Constant("int", "kStoreWarp", str(prefill_sm100.STORE_WARP)),
+        Constant(
+            "int",
+            "kSoftmaxRegisters",
+            str(roles["softmax"].registers),
+            "a thread, after setmaxnreg",
+        ),
+        Constant("int", "kCorrectionRegisters", str(roles["correction"].registers)),
+        Constant("int", "kIssueRegisters", str(roles["issue"].registers)),
+        _rescale_threshold(plan),
+    ]
+    return found
+
+
+def _rescale_threshold(plan: KernelPlan) -> Constant:
+    return Constant(
+        "float",
+        "kRescaleThreshold",
+        _float(plan.rescale_threshold),
+        "base-2 growth of a maximum that is let pass",
+    )
 
 
 def _mask_constants(plan: KernelPlan) -> list[Constant]:
@@ -95,8 +161,10 @@ def _layout_constants(plan: KernelPlan) -> list[Constant]:
         page_size = spec.k_rope.page_size
         assert page_size is not None
         rows = plan.map("k_rope").box_rows
+        if plan.family == "prefill_sm90":
+            nope_panels = spec.geometry.qk_nope_head_dim // PANEL_COLUMNS
+            found.append(Constant("int", "kNopePanels", str(nope_panels)))
         found += [
-            Constant("int", "kNopePanels", str(spec.geometry.qk_nope_head_dim // PANEL_COLUMNS)),
             Constant("int", "kPageSize", str(page_size), "keys of a page of the cache"),
             Constant("int", "kRowsPerPageBox", str(rows)),
             Constant("int", "kPagesPerBlock", str(plan.tile_n // rows)),

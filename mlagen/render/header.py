@@ -11,6 +11,21 @@ if TYPE_CHECKING:
     from mlagen.plan import KernelPlan
 
 
+OPERANDS = ("q", "k", "v", "kv", "k_rope")
+SCHEDULES = {
+    "prefill_sm90": (
+        "  load warp   tile -> K(n) -> Q -> { K(n-1), V(n) } -> V(first)",
+        "  math        S = Q K(n)' -> softmax -> { S = Q K(n-1)', O += P V(n) -> softmax } -> O += P V(first) -> store",
+    ),
+    "prefill_sm100": (
+        "  load warp   tile -> K(n) -> V(n) -> Q0, Q1 -> { K(n-1) -> V(n-1) }",
+        "  MMA warp    S0 = Q0 K(n)' -> S1 = Q1 K(n)' -> { O0 += P0 V(n) -> S0 = Q0 K(n-1)' -> O1 += P1 V(n) -> S1 }",
+        "  softmax     S -> maximum -> factor to correction -> P, in two parts -> sum; in the end 1 / sum",
+        "  correction  { O *= factor }; in the end O / sum -> shared memory -> store warp",
+    ),
+}
+
+
 def header(plan: KernelPlan) -> str:
     """The comment that opens the file, without a line end."""
     return "\n".join("//" if line == "" else f"// {line}" for line in header_lines(plan))
@@ -29,10 +44,11 @@ def header_lines(plan: KernelPlan) -> list[str]:
         "Spec",
         *(f"  {field}: {json.dumps(value)}" for field, value in sorted(spec.canonical.items())),
         "",
-        f"Tile       {plan.tile_m} query rows x {plan.tile_n} keys; {plan.k_stages} stages of K, {plan.v_stages} of V",
+        *_tile_lines(plan),
         *_role_lines(plan),
-        f"Registers  about {plan.estimated_registers} of a math thread: output, scores and packed probabilities",
+        *_register_lines(plan),
         *_memory_lines(plan),
+        *_tensor_memory_lines(plan),
         "",
         "Barriers   (arrivals and bytes of one phase)",
         *_barrier_lines(plan),
@@ -41,9 +57,33 @@ def header_lines(plan: KernelPlan) -> list[str]:
         f"{kib(plan.cost.bytes_from_l2)} KiB of K and V from L2",
         "",
         "Schedule",
-        "  load warp   tile -> K(n) -> Q -> { K(n-1), V(n) } -> V(first)",
-        "  math        S = Q K(n)' -> softmax -> { S = Q K(n-1)', O += P V(n) -> softmax } -> O += P V(first) -> store",
+        *SCHEDULES[plan.family],
     ]
+
+
+def _tile_lines(plan: KernelPlan) -> list[str]:
+    tile = f"Tile       {plan.tile_m} query rows x {plan.tile_n} keys; "
+    if plan.kv_slots:
+        return [f"{tile}K and V take turns in {plan.kv_slots} slots"]
+    return [f"{tile}{plan.k_stages} stages of K, {plan.v_stages} of V"]
+
+
+def _register_lines(plan: KernelPlan) -> list[str]:
+    registers = f"Registers  about {plan.estimated_registers} of a "
+    if plan.tensor_regions:
+        return [f"{registers}softmax thread: a row of scores and some packed probabilities"]
+    return [f"{registers}math thread: output, scores and packed probabilities"]
+
+
+def _tensor_memory_lines(plan: KernelPlan) -> list[str]:
+    """Columns of each region, as in `S0 0-127`."""
+    if not plan.tensor_regions:
+        return []
+    parts = [
+        f"{region.name} {region.first_column}-{region.first_column + region.columns - 1}"
+        for region in plan.tensor_regions
+    ]
+    return [f"Tensor     {', '.join(parts)} of {plan.arch.tensor_memory_columns} columns"]
 
 
 def _role_lines(plan: KernelPlan) -> list[str]:
@@ -60,7 +100,7 @@ def _role_lines(plan: KernelPlan) -> list[str]:
 
 
 def _memory_lines(plan: KernelPlan) -> list[str]:
-    operands = [region for region in plan.regions if region.name in ("q", "k", "v")]
+    operands = [region for region in plan.regions if region.name in OPERANDS]
     rest = sum(region.size_bytes for region in plan.regions) - sum(
         region.size_bytes for region in operands
     )

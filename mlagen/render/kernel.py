@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from mlagen.dtypes import DTYPES
+from mlagen.plan import fa4_config, prefill_sm90, prefill_sm100
 from mlagen.plan.arguments import takes_cache_seqlens
-from mlagen.plan.prefill_sm90 import L2_SECTION_MIB, PANEL_COLUMNS
+from mlagen.plan.prefill_sm90 import PANEL_COLUMNS
 from mlagen.render import operands
 from mlagen.render.constants import prefill_constants
 from mlagen.render.environment import environment
@@ -17,16 +18,24 @@ if TYPE_CHECKING:
     from mlagen.plan import KernelPlan
     from mlagen.plan.plan import Region, TensorMapPlan
 
-ELEMENT_CTYPES = {"bfloat16": "uint16", "float16": "uint16", "barrier": "uint64", "tile": "Tile"}
+ELEMENT_CTYPES = {
+    "bfloat16": "uint16",
+    "float16": "uint16",
+    "barrier": "uint64",
+    "tile": "Tile",
+    "float": "float",
+    "uint32": "uint32",
+}
 
 
 @dataclass(frozen=True, slots=True)
 class Panel:
-    """64 columns of an operand: the map that loads them, the first column there, and the head."""
+    """64 columns of an operand: the map that loads them, the first column there, the head, and where it goes."""
 
     map: TensorMapPlan
     column: int
     head: str
+    destination: str = ""
 
 
 def render_kernel(plan: KernelPlan) -> str:
@@ -36,7 +45,13 @@ def render_kernel(plan: KernelPlan) -> str:
 
 
 def prefill_names(plan: KernelPlan) -> dict[str, Any]:
-    """Every name that the templates of the prefill family may use."""
+    """Every name that the templates of a prefill family may use."""
+    own = _sm100_names(plan) if plan.family == "prefill_sm100" else _sm90_names(plan)
+    return _shared_names(plan) | own
+
+
+def _shared_names(plan: KernelPlan) -> dict[str, Any]:
+    """What the templates of all prefill families use."""
     spec = plan.spec
     geometry = spec.geometry
     out = plan.map("out")
@@ -55,15 +70,11 @@ def prefill_names(plan: KernelPlan) -> dict[str, Any]:
         "constants": prefill_constants(plan),
         "ptx_type": DTYPES[spec.dtype].ptx,
         "dtype_name": spec.dtype,
-        "outputs_per_thread": geometry.v_head_dim // 2,
-        "output_width": geometry.v_head_dim,
-        "score_widths": [plan.tile_n, plan.tile_n // 2] if plan.half_diagonal else [plan.tile_n],
         "has_score_mod": spec.score_mod.kind != "identity",
         "key_offsets": "cu_seqlens_k" if spec.kv.row_offsets else "cu_seqlens_q",
         "has_cache_seqlens": takes_cache_seqlens(spec),
         "mask_has_left_bound": left_bound,
         "mask_has_right_bound": right_bound,
-        "l2_section_mib": L2_SECTION_MIB,
         "load_maps": load_maps,
         "load_ranks": sorted({tensor_map.rank for tensor_map in load_maps}),
         "load_addressings": sorted({tensor_map.addressing for tensor_map in load_maps} - {"paged"}),
@@ -75,12 +86,7 @@ def prefill_names(plan: KernelPlan) -> dict[str, Any]:
         "q_panels": _panels(
             plan, plan.tensor_maps[0], plan.tensor_maps[1] if spec.q_form == "split" else None
         ),
-        "k_panels": _panels(
-            plan,
-            plan.map("k"),
-            None if spec.k_rope.layout == "fused" else plan.map("k_rope"),
-            rope_head,
-        )[: geometry.qk_nope_head_dim // PANEL_COLUMNS if rope_is_paged else None],
+        "k_panels": _k_panels(plan, rope_head),
         "v_panels": [
             Panel(plan.map("v"), column, "tile.head")
             for column in range(0, geometry.v_head_dim, PANEL_COLUMNS)
@@ -88,10 +94,53 @@ def prefill_names(plan: KernelPlan) -> dict[str, Any]:
         "region_declaration": _region_declaration,
         "register_rows": operands.register_rows,
         "operand_rows": operands.operand_rows,
+        "output_rows": operands.output_rows,
+        "input_rows": operands.input_rows,
         "coordinate_parameters": operands.coordinate_parameters,
         "coordinate_list": operands.coordinate_list,
         "coordinate_operands": operands.coordinate_operands,
     }
+
+
+def _sm90_names(plan: KernelPlan) -> dict[str, Any]:
+    """What only the templates for Hopper use."""
+    width = plan.spec.geometry.v_head_dim
+    return {
+        "halves": False,
+        "outputs_per_thread": width // 2,
+        "output_width": width,
+        "score_widths": [plan.tile_n, plan.tile_n // 2] if plan.half_diagonal else [plan.tile_n],
+        "l2_section_mib": prefill_sm90.L2_SECTION_MIB,
+    }
+
+
+def _sm100_names(plan: KernelPlan) -> dict[str, Any]:
+    """What only the templates for Blackwell use."""
+    return {
+        "halves": True,
+        "has_rope": plan.spec.geometry.qk_rope_head_dim > 0,
+        "tensor_load_widths": (16, 32),
+        "probability_groups": range(0, plan.tile_n, prefill_sm100.PROBABILITY_GROUP),
+        "l2_section_mib": prefill_sm100.L2_SECTION_MIB,
+        "tile_bytes": fa4_config.TILE_BYTES,
+    }
+
+
+def _k_panels(plan: KernelPlan, rope_head: str) -> list[Panel]:
+    """Panels of K that are loaded as whole boxes: of a paged cache's rope columns, none."""
+    rope = None if plan.spec.k_rope.layout == "fused" else plan.map("k_rope")
+    found = _panels(plan, plan.map("k"), rope, rope_head)
+    nope_panels = plan.spec.geometry.qk_nope_head_dim // PANEL_COLUMNS
+    found = [
+        replace(
+            panel,
+            destination=f"kv[kv.stage][{index}]"
+            if index < nope_panels
+            else f"k_rope[rope.stage][{index - nope_panels}]",
+        )
+        for index, panel in enumerate(found)
+    ]
+    return found[: nope_panels if plan.spec.k_rope.layout == "paged" else None]
 
 
 def _panels(

@@ -17,7 +17,17 @@ def register_rows(count: int, first: int = 0) -> list[str]:
 
 def operand_rows(array: str, count: int) -> list[str]:
     """`"+f"(array[0]), ...` in rows; every row but the last ends with a comma."""
-    names = [f'"+f"({array}[{index}])' for index in range(count)]
+    return input_rows(array, count, "+f")
+
+
+def output_rows(array: str, count: int) -> list[str]:
+    """`"=f"(array[0]), ...` likewise."""
+    return input_rows(array, count, "=f")
+
+
+def input_rows(array: str, count: int, constraint: str) -> list[str]:
+    """`"r"(array[0]), ...` likewise, with any constraint."""
+    names = [f'"{constraint}"({array}[{index}])' for index in range(count)]
     rows = [names[start : start + OPERANDS_PER_ROW] for start in range(0, count, OPERANDS_PER_ROW)]
     return _join(rows)
 

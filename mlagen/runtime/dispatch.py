@@ -47,7 +47,7 @@ def select(
     Args:
         specs: The candidates, in the order of their file.
         call: Tensors and options.
-        arch: The device's architecture; None if any will do, as for the reference.
+        arch: The device's architecture; None for that of the first kernel that fits, as for the reference.
         source: Where the specs come from, for messages.
         cost: Of a spec, to choose between several configurations of one meaning.
 
@@ -59,6 +59,7 @@ def select(
     if not fitting:
         judged = [(spec, list(mismatches(spec, call, arch))) for spec in specs]
         raise _no_kernel(judged, arch, source)
+    fitting = [spec for spec in fitting if spec.arch == fitting[0].arch]
     fitting = _prefer(fitting, lambda spec: spec.lse == _wants_lse(call))
     # A call that names no score mod gets none where a kernel without one is loaded; a mask must be named.
     fitting = _prefer(fitting, lambda spec: spec.score_mod.kind == "identity")

@@ -339,7 +339,7 @@ class Kernels:
             import torch
 
             _refuse_gradients(call, enabled=torch.is_grad_enabled())
-        spec = select(self.specs, call, arch=None, source=self._source, cost=_cost)
+        spec = select(self.specs, call, arch=simulator.arch, source=self._source, cost=_cost)
         return run_simulated(self._binaries.get_with_lines(spec), call, simulator)
 
     def _run_reference(self, call: Call) -> Any:

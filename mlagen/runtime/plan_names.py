@@ -50,10 +50,11 @@ def _stages(region: Region) -> Iterator[tuple[int, int, str]]:
 
 
 def _roles(plan: KernelPlan) -> Iterator[tuple[int, str]]:
-    """First warp of each warpgroup, and what it does."""
+    """First warp of each role, and what it does."""
     warpgroup = 0
     for role in plan.roles:
         for index in range(role.warpgroups):
             name = role.name if role.warpgroups == 1 else f"{role.name} {index}"
-            yield WARPS_OF_WARPGROUP * warpgroup, name
+            for warp, own in enumerate(role.warps or (name,)):
+                yield WARPS_OF_WARPGROUP * warpgroup + warp, own
             warpgroup += 1

@@ -41,6 +41,7 @@ class Simulator:
         trace: Whether to keep every step, for `mlagen.sim.trace`.
         most_steps: After how many steps to give up; None for the simulator's own limit, beyond any small problem.
         accumulation: How wgmma adds up: `fast`, or as `hardware` does, to the last bit; see `mlagen.sim.products`.
+        arch: Whose kernels to run; None for the architecture that the specs name first.
     """
 
     schedule: str = "lazy"
@@ -49,6 +50,7 @@ class Simulator:
     trace: bool = False
     most_steps: int | None = None
     accumulation: Accumulation = "fast"
+    arch: str | None = None
 
     def __post_init__(self) -> None:
         """Refuse what cannot be run.

@@ -41,7 +41,7 @@ HEADS: dict[str, dict[str, Any]] = {
 
 
 def spec(heads: str = "192x128", **options: Any) -> KernelSpec:
-    """A prefill for sm_90a with the given options."""
+    """A prefill with the given options, for sm_90a unless `arch` is one of them."""
     return kernel_from_dict({"arch": "sm_90a", "op": "prefill", "geometry": HEADS[heads]} | options)
 
 
@@ -50,11 +50,12 @@ def plan(heads: str = "192x128", **options: Any) -> KernelPlan:
     return plan_kernel(spec(heads, **options))
 
 
-def shipped_specs() -> list[KernelSpec]:
-    """Every kernel of specs/, each once."""
+def shipped_specs(arch: str = "sm_90a") -> list[KernelSpec]:
+    """Every kernel of specs/ for an architecture, each once."""
     found = {
         kernel.hash: kernel
         for path in sorted(SPECS.glob("*.yaml"))
         for kernel in load_spec_file(path).expand()
+        if kernel.arch == arch
     }
     return list(found.values())

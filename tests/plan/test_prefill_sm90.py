@@ -302,7 +302,6 @@ def test_key_tile_that_splits_pages_is_refused() -> None:
         ({"config": {"cluster_size": 2}}, "config.cluster_size: 2; available: 1"),
         ({"config": {"cta_group": 2}}, "config.cta_group: 2; available: 1"),
         ({"config": {"single_output": True}}, "config.single_output: True; no such choice here"),
-        ({"arch": "sm_100a"}, "prefill on sm_100a"),
     ],
 )
 def test_options_without_a_kernel_are_refused_by_name(options: dict[str, Any], reason: str) -> None:

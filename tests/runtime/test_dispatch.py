@@ -8,8 +8,10 @@ import pytest
 import torch
 
 from mlagen.errors import InputError, NoKernelError
+from mlagen.plan import plan_kernel
 from mlagen.plan.name import kernel_name
 from mlagen.runtime.arguments import parse_call
+from mlagen.runtime.dispatch import select
 from tests.runtime.calls import GLM_FLASH, PAGED_64, make_spec, make_tensors
 
 if TYPE_CHECKING:
@@ -187,3 +189,27 @@ def test_none_is_not_given() -> None:
     call = parse_call({"q": torch.empty(1), "kpe": None, "mask": None, "window_size": None})
     assert set(call.tensors) == {"q"}
     assert call.options.mask is None
+
+
+@pytest.mark.parametrize("capability", [(9, 0), (10, 0)], ids=["H200", "B200"])
+def test_each_gpu_runs_the_kernel_of_its_architecture(
+    fake: FakeDriver, load: LoadFake, capability: tuple[int, int]
+) -> None:
+    fake.capability = capability
+    hopper, blackwell = make_spec(mask="causal"), make_spec(mask="causal", arch="sm_100a")
+    load(hopper, blackwell).run(make_tensors(hopper), mask="causal")
+    (launch,) = fake.launches
+    wanted = plan_kernel(hopper if capability == (9, 0) else blackwell)
+    assert launch.entry == wanted.name
+    assert launch.block == wanted.threads
+    assert launch.shared_memory_bytes == wanted.shared_memory_bytes
+    rows = wanted.map("q").box_rows
+    assert launch.maps["q"].box == (64, 1, rows, 1, 1)
+
+
+def test_without_a_gpu_the_architecture_named_first_is_meant(load: LoadFake) -> None:
+    first, second = make_spec(mask="causal", arch="sm_100a"), make_spec(mask="causal")
+    call = parse_call(make_tensors(first))
+    for specs in ((first, second), (second, first)):
+        chosen = select(specs, call, arch=None, source="", cost=lambda _: 0.0)
+        assert chosen is specs[0]

@@ -411,6 +411,12 @@ __device__ __forceinline__ uint32 pack(float low, float high) {
 
 __device__ __forceinline__ constexpr int ceil_div(int a, int b) { return (a + b - 1) / b; }
 
+// The scores of a math thread lie in two rows, 8 apart, in pairs of columns: what masks and score mods need to know.
+constexpr int kRowsPerThread = 2;
+constexpr int kRowDistance = 8;
+__device__ __forceinline__ constexpr int score_element(int row, int i) { return 4 * (i / 2) + 2 * row + i % 2; }
+__device__ __forceinline__ constexpr int score_column(int i) { return 8 * (i / 2) + i % 2; }
+
 // Which keys a query sees: an interval, given by the query's position among the keys (bottom-right: the last query
 // of a sequence stands at its last key). Both ends never fall as the position rises, so those of a tile follow from
 // its first and last row. A position below 0 has no key of its own.
@@ -418,20 +424,19 @@ __device__ __forceinline__ constexpr int ceil_div(int a, int b) { return (a + b 
 __device__ __forceinline__ int first_visible_key(int) { return 0; }
 __device__ __forceinline__ int end_of_visible_keys(int position) { return position + 1; }
 
-// Hides the scores of one warpgroup's rows that the mask does not show, and those past the sequence's keys: -inf, which
+// Hides the scores of a thread's rows that the mask does not show, and those past the sequence's keys: -inf, which
 // weighs exactly 0 whatever the visible scores are. `position` is that of this thread's first row, `key` the key of its
 // first column.
 template <int kCount>
 __device__ __forceinline__ void hide_masked(float (&score)[kCount], int position, int key, int seqlen_k) {
 #pragma unroll
-  for (int row = 0; row < 2; ++row) {
-    const int begin = first_visible_key(position + 8 * row) - key;
-    const int end = min(end_of_visible_keys(position + 8 * row), seqlen_k) - key;
+  for (int row = 0; row < kRowsPerThread; ++row) {
+    const int begin = first_visible_key(position + kRowDistance * row) - key;
+    const int end = min(end_of_visible_keys(position + kRowDistance * row), seqlen_k) - key;
 #pragma unroll
-    for (int i = 0; i < kCount / 2; ++i) {
-      const int element = 4 * (i / 2) + 2 * row + i % 2;
-      const int column = 8 * (i / 2) + i % 2;
-      if (column >= end) score[element] = -infinity();
+    for (int i = 0; i < kCount / kRowsPerThread; ++i) {
+      const int column = score_column(i);
+      if (column >= end) score[score_element(row, i)] = -infinity();
     }
   }
 }
@@ -526,8 +531,8 @@ struct TileFinder {
   }
 };
 
-// The blocks of kTileN keys that a query tile visits, from the last to the first. Those in [full_begin, full_end) are
-// visible to every row and need no mask. The producer and the math warps both ask this one function.
+// The blocks of kTileN keys that a query tile visits, from the last to the first. Those in
+// [full_begin, full_end) are visible to every row and need no mask. All roles ask this one function.
 struct KeyBlocks {
   int begin, full_begin, full_end, end;
 

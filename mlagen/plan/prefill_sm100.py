@@ -1,0 +1,303 @@
+"""Plan of the Blackwell prefill family: two halves of 128 query rows, scores and outputs in tensor memory."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from mlagen.arch import ARCHS
+from mlagen.dtypes import DTYPES
+from mlagen.errors import PlanError
+from mlagen.plan.arguments import prefill_arguments
+from mlagen.plan.fa4_config import (
+    ADDRESS_BYTES,
+    FACTOR_BYTES,
+    HALF_M,
+    LEAST_TILE_N,
+    TILE_BYTES,
+    TILE_N_CHOICES,
+    TILE_SLOTS,
+    fa4_layout,
+)
+from mlagen.plan.memory import RegionRequest, barrier_region, lay_out
+from mlagen.plan.name import kernel_name
+from mlagen.plan.plan import (
+    Addressing,
+    Barrier,
+    Cost,
+    KernelPlan,
+    Role,
+    TensorMapPlan,
+    TensorRegion,
+)
+from mlagen.plan.support import SM100, mask_bounds, refuse_unsupported
+
+if TYPE_CHECKING:
+    from mlagen.plan.fa4_config import FA4Layout
+    from mlagen.plan.plan import Region
+    from mlagen.spec.model import KernelSpec
+
+PANEL_COLUMNS = 64  # 128 bytes, the widest span over which TMA and tcgen05 swizzle
+ELEMENT_BYTES = 2
+HALVES = 2
+
+# 512 threads enter with 128 registers; 184 + 184 + 88 + 56 is what that pool gives back (ptx-isa: setmaxnreg).
+SOFTMAX_REGISTERS = 184
+CORRECTION_REGISTERS = 88  # spills with 80 beside 184
+ISSUE_REGISTERS = 56
+# A softmax thread holds its row of scores, 16 packed probabilities and what ptxas adds, measured with NVRTC 13.5.
+BASE_REGISTERS = 40
+
+# Of the fourth warpgroup.
+LOAD_WARP, MMA_WARP, STORE_WARP = 12, 13, 14
+# Who takes each announced tile: all warps of softmax and correction, the MMA and the store warp.
+CONSUMER_WARPS = 4 * 3 + 2
+
+L2_SECTION_MIB = 64  # of K and V that heads in flight share; not measured, B200s have 126 MB of L2
+
+PROBABILITY_GROUP = 32  # keys whose probabilities are computed and stored together
+
+LARGEST_RESCALE_THRESHOLD = {"float16": 15, "bfloat16": 60}
+DEFAULT_RESCALE_THRESHOLD = 0.5  # as on sm_90a: docs/kernels/prefill_sm90.md has the figures
+
+
+def plan_prefill_sm100(spec: KernelSpec) -> KernelPlan:
+    """Resolve a prefill spec for sm_100a.
+
+    Raises:
+        UnsupportedError: An option has no kernel in this family yet.
+        PlanError: The spec's `config` does not fit shared memory or tensor memory.
+    """
+    refuse_unsupported(spec, SM100)
+    arch = ARCHS[spec.arch]
+    layout = choose_layout(spec)
+    geometry, config = spec.geometry, spec.config
+    flops = 2 * layout.tile_m * layout.tile_n * (geometry.qk_head_dim + geometry.v_head_dim)
+    return KernelPlan(
+        spec=spec,
+        name=kernel_name(spec),
+        family="prefill_sm100",
+        arch=arch,
+        tile_m=layout.tile_m,
+        tile_n=layout.tile_n,
+        k_stages=layout.rope_buffers,
+        v_stages=layout.kv_slots // 2,
+        rescale_threshold=(
+            DEFAULT_RESCALE_THRESHOLD
+            if config.rescale_threshold is None
+            else config.rescale_threshold
+        ),
+        half_diagonal=False,
+        ping_pong=False,
+        mask_bounds=mask_bounds(spec.mask),
+        regions=shared_memory_map(spec, layout),
+        barriers=barriers(layout),
+        named_barriers=(),
+        roles=(
+            Role(
+                "softmax",
+                HALVES,
+                SOFTMAX_REGISTERS,
+                "scores of 128 rows each to probabilities, in tensor memory",
+            ),
+            Role(
+                "correction",
+                1,
+                CORRECTION_REGISTERS,
+                "rescales both outputs, in the end brings them to shared memory",
+            ),
+            Role(
+                "issue",
+                1,
+                ISSUE_REGISTERS,
+                "a warp each draws tiles and loads, issues products, stores; one is idle",
+                ("load warp", "MMA warp", "store warp", "idle warp"),
+            ),
+        ),
+        tensor_maps=tensor_maps(spec, layout),
+        arguments=prefill_arguments(spec),
+        estimated_registers=layout.tile_n + BASE_REGISTERS,
+        hgmma_per_tile=0,
+        cost=Cost(
+            tensor_cycles=flops // arch.tensor_flops_per_cycle,
+            exp2_cycles=layout.tile_m * layout.tile_n // arch.exp2_per_cycle,
+            bytes_from_l2=ELEMENT_BYTES
+            * layout.tile_n
+            * (geometry.qk_head_dim + geometry.v_head_dim),
+        ),
+        kv_slots=layout.kv_slots,
+        tensor_regions=tensor_memory_map(layout),
+    )
+
+
+def choose_layout(spec: KernelSpec) -> FA4Layout:
+    """The configuration that the spec asks for, or the widest key tile that fits.
+
+    Raises:
+        PlanError: What the spec asks for does not fit; the message shows the budget and one that does.
+    """
+    arch, asked = ARCHS[spec.arch], spec.config.tile_n
+    choices = [
+        fa4_layout(spec.geometry, arch, tile_n=n)
+        for n in TILE_N_CHOICES
+        if n <= fa4_layout(spec.geometry, arch).tile_n
+    ]
+    fitting = [layout for layout in choices if not problems(spec, layout)]
+    if asked is None and fitting:
+        return fitting[0]
+    wanted = fa4_layout(spec.geometry, arch, tile_n=asked or LEAST_TILE_N)
+    found = problems(spec, wanted)
+    if not found:
+        return wanted
+    default = [layout for layout in choices if layout.supported()]
+    advice = (
+        f"use tile_n {default[0].tile_n} with {default[0].kv_slots} slots of K and V "
+        f"({default[0].shared_memory_bytes / 1024:.0f} KiB)"
+        if default
+        else "change these fields: with them, no configuration of this family fits"
+    )
+    where = f"config.tile_n: {wanted.tile_n} does not fit {spec.arch}"
+    raise PlanError("\n".join([where, *(f"  {line}" for line in found), f"  {advice}"]))
+
+
+def problems(spec: KernelSpec, layout: FA4Layout) -> list[str]:
+    """Why a configuration does not fit, one line each."""
+    found = []
+    n = layout.tile_n
+    if n not in TILE_N_CHOICES:
+        choices = " or ".join(map(str, TILE_N_CHOICES))
+        found.append(f"tile_n {n} is not {choices}: a row of scores is one load of tensor memory")
+    page_size = spec.k_rope.page_size
+    if spec.k_rope.layout == "paged" and page_size is not None and n % page_size and page_size % n:
+        found.append(f"tile_n {n} and page_size {page_size}: neither divides the other")
+    largest = LARGEST_RESCALE_THRESHOLD[spec.dtype]
+    threshold = spec.config.rescale_threshold
+    if threshold is not None and threshold > largest:
+        found.append(
+            f"rescale_threshold {threshold:g}: probabilities reach 2^it; {spec.dtype} allows {largest}"
+        )
+    return found + layout.problems()
+
+
+def tensor_memory_map(layout: FA4Layout) -> tuple[TensorRegion, ...]:
+    """Columns of tensor memory; probabilities lie over scores that have been read."""
+    probability_width = layout.tile_n * layout.element_bytes // 4
+    found = []
+    for half in range(HALVES):
+        found += [
+            TensorRegion(f"S{half}", layout.score_columns[half], layout.tile_n, "scores, fp32"),
+            TensorRegion(
+                f"P{half}",
+                layout.probability_columns[half],
+                probability_width,
+                f"probabilities, over the end of S{half}",
+            ),
+        ]
+    found += [
+        TensorRegion(
+            f"O{half}", layout.output_columns[half], layout.padded_v_head_dim, "output, fp32"
+        )
+        for half in range(HALVES)
+    ]
+    return tuple(found)
+
+
+def shared_memory_map(spec: KernelSpec, layout: FA4Layout) -> tuple[Region, ...]:
+    """Regions of shared memory: operands first, each panel 1024-byte aligned by its size, then the small ones."""
+    element, n = spec.dtype, layout.tile_n
+    slot_panels = layout.slot_bytes // (n * PANEL_COLUMNS * ELEMENT_BYTES)
+    rope_panels = layout.padded_rope_head_dim // PANEL_COLUMNS
+    requests: list[RegionRequest] = [
+        (
+            "q",
+            element,
+            ELEMENT_BYTES,
+            (HALVES, layout.padded_qk_head_dim // PANEL_COLUMNS, HALF_M, PANEL_COLUMNS),
+            "of each half; then its output",
+        ),
+        (
+            "kv",
+            element,
+            ELEMENT_BYTES,
+            (layout.kv_slots, slot_panels, n, PANEL_COLUMNS),
+            "nope columns of keys, and values, in turn",
+        ),
+    ]
+    if rope_panels:
+        requests.append(
+            (
+                "k_rope",
+                element,
+                ELEMENT_BYTES,
+                (layout.rope_buffers, rope_panels, n, PANEL_COLUMNS),
+                "rope columns of keys",
+            )
+        )
+    requests += [barrier_region(barrier) for barrier in barriers(layout)]
+    requests += [
+        ("tile", "tile", TILE_BYTES, (TILE_SLOTS,), "announced tiles"),
+        (
+            "factor",
+            "float",
+            FACTOR_BYTES,
+            (HALVES, HALF_M),
+            "of each row: what its output lacks, in the end 1 / sum",
+        ),
+        ("tensor_memory", "uint32", ADDRESS_BYTES, (1,), "address of the first column"),
+    ]
+    return lay_out(requests)
+
+
+def barriers(layout: FA4Layout) -> tuple[Barrier, ...]:
+    """The mbarriers, with what each phase expects."""
+    n = layout.tile_n
+    q_bytes = layout.q_bytes // layout.query_tiles
+    k_bytes = ELEMENT_BYTES * n * layout.padded_qk_head_dim
+    v_bytes = ELEMENT_BYTES * n * layout.padded_v_head_dim
+    warps = 4  # of a warpgroup; one lane arrives for each
+    return (
+        Barrier(
+            "q_full", HALVES, 1, q_bytes, "load warp", "MMA warp (correction, if there is no key)"
+        ),
+        Barrier("q_empty", HALVES, 1, 0, "store warp", "load warp"),
+        Barrier(
+            "kv_full", layout.kv_slots, 1, k_bytes, f"load warp (V: {v_bytes} bytes)", "MMA warp"
+        ),
+        Barrier("kv_empty", layout.kv_slots, 1, 0, "products", "load warp"),
+        Barrier("s_full", HALVES, 1, 0, "products", "softmax warps"),
+        Barrier("p_ready", HALVES, 2 * warps, 0, "softmax and correction warps", "MMA warp"),
+        Barrier("p_last", HALVES, warps, 0, "softmax warps", "MMA warp"),
+        Barrier("factor_full", HALVES, warps, 0, "softmax warps", "correction warps"),
+        Barrier("factor_empty", HALVES, warps, 0, "correction warps", "softmax warps"),
+        Barrier("o_full", HALVES, 1, 0, "products", "correction warps"),
+        Barrier("o_staged", HALVES, warps, 0, "correction warps", "store warp"),
+        Barrier("tile_full", TILE_SLOTS, 1, 0, "load warp", "all other warps"),
+        Barrier("tile_empty", TILE_SLOTS, CONSUMER_WARPS, 0, "all other warps", "load warp"),
+    )
+
+
+def tensor_maps(spec: KernelSpec, layout: FA4Layout) -> tuple[TensorMapPlan, ...]:
+    """The tensor maps, in the order of the kernel's parameters."""
+    dtype = DTYPES[spec.dtype]
+    q_addressing: Addressing = "batched" if spec.q_layout == "dense" else "clipped"
+    k_addressing: Addressing = "batched" if spec.kv.layout == "dense" else "packed"
+    # V rows past a sequence's end meet probabilities of 0, but 0 * NaN is NaN: TMA must not bring them.
+    v_addressing: Addressing = (
+        "batched" if spec.kv.layout == "dense" and not spec.kv.seqlens else "clipped"
+    )
+    n = layout.tile_n
+    queries = ("q",) if spec.q_form == "fused" else ("q_nope", "q_pe")
+    maps = [
+        TensorMapPlan(name, name, q_addressing, HALF_M, PANEL_COLUMNS, dtype) for name in queries
+    ]
+    maps.append(TensorMapPlan("k", "k", k_addressing, n, PANEL_COLUMNS, dtype))
+    rope = spec.k_rope
+    if rope.layout == "paged":
+        assert rope.page_size is not None
+        rows = min(rope.page_size, n)
+        maps.append(TensorMapPlan("k_rope", "k_rope", "paged", rows, PANEL_COLUMNS, dtype))
+    elif rope.layout != "fused":
+        rope_addressing: Addressing = "batched" if rope.layout == "dense" else "packed"
+        maps.append(TensorMapPlan("k_rope", "k_rope", rope_addressing, n, PANEL_COLUMNS, dtype))
+    maps.append(TensorMapPlan("v", "v", v_addressing, n, PANEL_COLUMNS, dtype))
+    maps.append(TensorMapPlan("out", "out", q_addressing, HALF_M, PANEL_COLUMNS, dtype))
+    return tuple(maps)

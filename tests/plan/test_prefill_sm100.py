@@ -1,0 +1,158 @@
+"""The plan of the Blackwell prefill: memory, barriers, registers, maps, and what it refuses."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from typing import TYPE_CHECKING, Any  # Any: options before validation
+
+import pytest
+
+from mlagen.errors import PlanError, UnsupportedError
+from mlagen.plan import plan_kernel
+from mlagen.plan.fa4_config import fa4_layout
+from tests.plan.kernels import plan as plan_for
+from tests.plan.kernels import shipped_specs
+
+if TYPE_CHECKING:
+    from mlagen.plan.plan import KernelPlan
+
+KIB = 1024
+SHIPPED = [plan_kernel(kernel) for kernel in shipped_specs("sm_100a")]
+every_shipped = pytest.mark.parametrize("shipped", SHIPPED, ids=lambda shipped: shipped.name)
+
+
+def plan(heads: str = "192x128", **options: Any) -> KernelPlan:
+    return plan_for(heads, arch="sm_100a", **options)
+
+
+def test_deepseek_has_two_halves_and_three_slots() -> None:
+    causal = plan(mask="causal")
+    assert (causal.tile_m, causal.tile_n, causal.kv_slots) == (256, 128, 3)
+    assert causal.threads == 512
+    assert causal.rescale_threshold == 0.5
+
+
+def test_deepseek_budget_equals_the_sum_by_hand() -> None:
+    # Q 256 x 192; three slots of 128 x 128; two buffers of 128 x 64 rope columns; all of 2 bytes.
+    operands = 2 * (256 * 192 + 3 * 128 * 128 + 2 * 128 * 64)
+    assert operands == 224 * KIB
+    # 28 barriers of 8, 2 tiles of 32, 256 factors of 4, one address of 4: less than 2 KiB.
+    assert 2 * KIB >= 28 * 8 + 2 * 32 + 256 * 4 + 4
+    assert sum(barrier.copies for barrier in plan().barriers) == 28
+    assert plan().shared_memory_bytes == 226 * KIB
+
+
+def test_twelve_warps_and_two_more_take_each_tile() -> None:
+    (empty,) = (barrier for barrier in plan().barriers if barrier.name == "tile_empty")
+    assert empty.arrivals == 4 * 3 + 2
+
+
+@every_shipped
+def test_regions_do_not_overlap_and_fit(shipped: KernelPlan) -> None:
+    for before, after in itertools.pairwise(shipped.regions):
+        assert before.offset_bytes + before.size_bytes <= after.offset_bytes, after.name
+    assert shipped.shared_memory_bytes <= shipped.arch.shared_memory_bytes
+
+
+@every_shipped
+def test_the_map_takes_what_the_configuration_says(shipped: KernelPlan) -> None:
+    layout = fa4_layout(shipped.spec.geometry, shipped.arch, tile_n=shipped.tile_n)
+    assert shipped.shared_memory_bytes == layout.shared_memory_bytes
+
+
+@every_shipped
+def test_operand_panels_lie_on_swizzle_atoms(shipped: KernelPlan) -> None:
+    for region in shipped.regions[:3]:
+        assert region.offset_bytes % 1024 == 0, region.name
+        assert region.element_bytes * math.prod(region.shape[-2:]) % 1024 == 0, region.name
+
+
+@every_shipped
+def test_scores_and_outputs_lie_apart_in_tensor_memory(shipped: KernelPlan) -> None:
+    taken = [
+        column
+        for region in shipped.tensor_regions
+        if region.name[0] in "SO"
+        for column in range(region.first_column, region.first_column + region.columns)
+    ]
+    assert len(set(taken)) == len(taken)
+    assert max(taken) < shipped.arch.tensor_memory_columns
+
+
+@every_shipped
+def test_probabilities_lie_over_scores_of_their_own_half(shipped: KernelPlan) -> None:
+    for half in "01":
+        scores, probabilities = (shipped.tensor_region(f"{name}{half}") for name in "SP")
+        assert probabilities.columns == shipped.tile_n // 2  # two to a column
+        assert probabilities.first_column >= scores.first_column
+        end = scores.first_column + scores.columns
+        assert probabilities.first_column + probabilities.columns == end
+
+
+@every_shipped
+def test_registers_of_all_warpgroups_fit_the_pool(shipped: KernelPlan) -> None:
+    assert sum(128 * role.warpgroups * role.registers for role in shipped.roles) <= 65_536
+
+
+@every_shipped
+def test_full_barriers_expect_the_bytes_of_their_boxes(shipped: KernelPlan) -> None:
+    expected = {barrier.name: barrier.bytes for barrier in shipped.barriers if barrier.bytes}
+    panels = shipped.spec.geometry.qk_head_dim // 64
+    assert expected == {
+        "q_full": panels * 128 * 64 * 2,
+        "kv_full": panels * shipped.tile_n * 64 * 2,
+    }
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ({"dtype": "float8_e4m3fn"}, "dtype: float8_e4m3fn; available: bfloat16, float16"),
+        ({"config": {"cta_group": 2}}, "config.cta_group: 2; available: 1"),
+        ({"config": {"tile_m": 128}}, "config.tile_m: 128; available: 256"),
+        ({"config": {"kv_ring": "separate"}}, "config.kv_ring: separate; available: shared"),
+        ({"config": {"single_output": True}}, "config.single_output: True; available: False"),
+        ({"config": {"softmax_order": True}}, "config.softmax_order: True; available: False"),
+        ({"config": {"exp2_emulation_share": 0.25}}, "config.exp2_emulation_share: 0.25"),
+        ({"partition": {"kind": "split_kv", "splits": 2}}, "partition: split_kv; available: none"),
+        ({"scheduler": {"kind": "transient"}}, "scheduler.kind: transient; available: queued"),
+        ({"mask": "document"}, "mask: document"),
+    ],
+)
+def test_options_without_a_kernel_are_refused_by_name(options: dict[str, Any], reason: str) -> None:
+    with pytest.raises(UnsupportedError) as refusal:
+        plan(**options)
+    assert "not available for sm_100a prefill yet:" in str(refusal.value)
+    assert reason in str(refusal.value)
+
+
+def test_wide_values_are_refused_with_the_dimensions_there_are() -> None:
+    with pytest.raises(UnsupportedError, match=r"192\+64/256; available: 128\+64/128, 64\+64/128"):
+        plan("256x256")
+
+
+@pytest.mark.parametrize(
+    ("config", "reason"),
+    [
+        ({"tile_n": 96}, "tile_n 96 is not 128 or 64"),
+        ({"tile_n": 256}, "tensor memory: 768 columns, 512 available"),
+        ({"rescale_threshold": 61}, "rescale_threshold 61: probabilities reach 2^it"),
+    ],
+)
+def test_a_configuration_that_does_not_fit_is_refused(config: dict[str, Any], reason: str) -> None:
+    with pytest.raises(PlanError) as refusal:
+        plan(config=config)
+    assert reason in str(refusal.value)
+    assert "use tile_n 128 with 3 slots of K and V (226 KiB)" in str(refusal.value)
+
+
+def test_a_narrow_tile_gets_more_slots() -> None:
+    assert plan(config={"tile_n": 64}).kv_slots == 6
+
+
+def test_pages_that_divide_no_tile_are_refused() -> None:
+    # 128 keys hold pages of 8 to 128 and lie in pages of 256.
+    for size in (8, 16, 32, 64, 128, 256):
+        paged = plan(mask="causal", k_rope={"layout": "paged", "page_size": size})
+        assert paged.map("k_rope").box_rows == min(size, 128)

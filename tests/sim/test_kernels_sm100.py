@@ -1,0 +1,67 @@
+"""Blackwell kernels in the simulator, which is all the proof there is of them: strict, against float64.
+
+Each kernel of the option grid that its family offers walks many tiles with one block, and runs one more problem, in
+turn another one; `make sim-full` has the rest.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from mlagen.plan.support import SM100
+from mlagen.runtime.simulator import Simulator
+from mlagen.trials import Trial, run_trial
+from mlagen.verify.problems import problem_names
+from tests.gpu.kernels import grid_specs, spec_of
+from tests.sim.test_kernels import WALK, assert_passes
+
+if TYPE_CHECKING:
+    from mlagen.spec.model import KernelSpec
+
+
+def on_blackwell(spec: KernelSpec) -> KernelSpec:
+    """The same kernel for sm_100a."""
+    return spec.model_copy(update={"arch": "sm_100a"})
+
+
+def is_offered(spec: KernelSpec) -> bool:
+    """Whether the family has its head dimensions; what else the grid holds, both families have."""
+    geometry = spec.geometry
+    dims = (geometry.qk_nope_head_dim, geometry.qk_rope_head_dim, geometry.v_head_dim)
+    return dims in SM100.head_dims
+
+
+GRID = {label: on_blackwell(spec) for label, spec in grid_specs().items() if is_offered(spec)}
+KERNELS = {
+    "causal": on_blackwell(spec_of(mask="causal")),
+    "pages of 64": on_blackwell(spec_of(mask="causal", k_rope="paged_64")),
+    "dense": on_blackwell(spec_of(mask="causal", q_layout="dense", kv="dense")),
+    "128x128": on_blackwell(spec_of(geometry="128x128")),
+}
+
+
+@pytest.mark.parametrize(("index", "label"), list(enumerate(GRID)), ids=list(GRID))
+def test_kernels_of_the_grid(index: int, label: str) -> None:
+    spec = GRID[label]
+    others = [name for name in problem_names(spec) if name != WALK]
+    assert_passes(spec, WALK)
+    assert_passes(spec, others[index % len(others)])
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3, 4])
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_random_priorities_find_nothing(kernel: str, seed: int) -> None:
+    assert_passes(KERNELS[kernel], WALK, f"pct:{seed}")
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_problems_reach_every_line(kernel: str) -> None:
+    spec = KERNELS[kernel]
+    unreached: list[set[int]] = []
+    for problem in problem_names(spec):
+        verdict = run_trial(Trial(spec, problem, backend=Simulator("eager")))
+        assert verdict.passed, "\n".join([verdict.key, *verdict.complaints])
+        unreached.append(set(verdict.unreached))
+    assert set.intersection(*unreached) == set()

@@ -36,10 +36,11 @@ class Copy(AsyncOperation):
 
     Attributes:
         lanes: Who issued it.
-        is_awaited: Whether some wait or mbarrier covers it.
+        uncommitted: Those of them that have not put their part into a group.
+        unawaited: Those of them that have neither waited for their part nor had an mbarrier track it.
     """
 
-    __slots__ = ("_data", "_groups", "_shared", "_targets", "is_awaited", "lanes")
+    __slots__ = ("_data", "_groups", "_shared", "_targets", "lanes", "unawaited", "uncommitted")
 
     def __init__(
         self,
@@ -59,8 +60,7 @@ class Copy(AsyncOperation):
             data: `[n, size]` bytes that arrive.
         """
         super().__init__("cp.async", shared.cta)
-        self.lanes = lanes
-        self.is_awaited = False
+        self.lanes = self.uncommitted = self.unawaited = lanes
         self._groups = groups
         self._shared = shared
         self._targets = targets
@@ -90,7 +90,7 @@ class CopyGroups(Waitable):
     """The copies of one warp: every lane has its own groups.
 
     Attributes:
-        open: Copies that no group holds yet.
+        open: Copies that not all of their lanes have committed.
         groups: Committed, oldest first.
     """
 
@@ -102,8 +102,10 @@ class CopyGroups(Waitable):
 
     def commit(self, lanes: int) -> None:
         """`commit_group`: close the group of these lanes, which may be empty."""
-        mine = [copy for copy in self.open if copy.lanes & lanes]
-        self.open = [copy for copy in self.open if not copy.lanes & lanes]
+        mine = [copy for copy in self.open if copy.uncommitted & lanes]
+        for copy in mine:
+            copy.uncommitted &= ~lanes
+        self.open = [copy for copy in self.open if copy.uncommitted]
         self.groups.append(Group(lanes, mine))
 
     def older(self, lanes: int, newest: int) -> list[tuple[int, Group]]:
@@ -123,7 +125,7 @@ class CopyGroups(Waitable):
         for lanes, group in groups:
             group.lanes &= ~lanes
             for copy in group.copies:
-                copy.is_awaited = True
+                copy.unawaited &= ~lanes
         self.groups = [group for group in self.groups if group.lanes]
 
     def describe(self, path: Path) -> str:
@@ -141,11 +143,15 @@ def copy_groups(warp: Warp) -> CopyGroups:
     return groups
 
 
+    def unretired(self) -> list[Copy]:
+        """All copies that some lane has not waited for, each once."""
+        every = [*(copy for group in self.groups for copy in group.copies), *self.open]
+        return list(dict.fromkeys(every))
+
+
 def outstanding(path: Path) -> list[Copy]:
-    """All copies of a path's lanes that nobody has waited for: those that `cp.async.mbarrier.arrive` tracks."""
-    groups = copy_groups(path.warp)
-    every = [*(copy for group in groups.groups for copy in group.copies), *groups.open]
-    return [copy for copy in every if copy.lanes & path.mask]
+    """All copies of a path's lanes that they have not waited for: those that `cp.async.mbarrier.arrive` tracks."""
+    return [copy for copy in copy_groups(path.warp).unretired() if copy.lanes & path.mask]
 
 
 def decode_copy(instruction: Instruction, bind: Binder) -> Handler:
@@ -264,17 +270,19 @@ def decode_wait(instruction: Instruction, bind: Binder) -> Handler:
 
 
 def at_exit(cta: Cta, findings: Findings) -> None:
-    """Report copies that nobody has waited for."""
+    """Report copies that lanes have issued and not waited for: another lane's wait covers that one's own alone."""
     for warp in cta.warps:
         groups = warp.units.get(UNIT)
-        if groups is None:
-            continue
-        every = [*(copy for group in groups.groups for copy in group.copies), *groups.open]
-        for copy in every:
-            if not copy.is_awaited:
+        for copy in groups.unretired() if groups is not None else ():
+            if copy.unawaited:
+                who = (
+                    "nobody has"
+                    if copy.unawaited == copy.lanes
+                    else f"lanes {copy.unawaited:#x} have not"
+                )
                 findings.add(
                     "exit-in-flight",
-                    "the CTA has ended, and nobody has waited for this cp.async",
+                    f"the CTA has ended, and {who} waited for this cp.async",
                     copy.site,
                 )
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from typing import TYPE_CHECKING
 
@@ -29,6 +28,11 @@ if TYPE_CHECKING:
     from mlagen.sim.report import Findings
 
 MOST_THREADS = 1024
+# Limits of x, y and z, and of a cluster with the non-portable attribute (CUDA C++ Programming Guide, "Technical
+# Specifications per Compute Capability", 9.0 and 10.0).
+_MOST_CTAS = (2**31 - 1, 65535, 65535)
+_MOST_BLOCK = (1024, 1024, 64)
+_MOST_CLUSTER = 16
 # What a CTA may have: 227 KiB, besides the first KiB that is the system's.
 MOST_SHARED_BYTES = 227 * 1024
 TENSOR_MAP_BYTES = 128
@@ -158,12 +162,20 @@ def _clusters(
     grid: tuple[int, int, int], cluster: tuple[int, int, int]
 ) -> Iterator[list[tuple[int, int, int]]]:
     """`%ctaid` of the CTAs of each cluster, by rank; x runs first in both."""
-    counts = [size // width for size, width in zip(grid, cluster, strict=True)]
-    for cz, cy, cx in itertools.product(*(range(count) for count in reversed(counts))):
-        inside = itertools.product(*(range(width) for width in reversed(cluster)))
+    counts = (grid[0] // cluster[0], grid[1] // cluster[1], grid[2] // cluster[2])
+    for cx, cy, cz in _points(counts):
         yield [
-            (cx * cluster[0] + x, cy * cluster[1] + y, cz * cluster[2] + z) for z, y, x in inside
+            (cx * cluster[0] + x, cy * cluster[1] + y, cz * cluster[2] + z)
+            for x, y, z in _points(cluster)
         ]
+
+
+def _points(shape: tuple[int, int, int]) -> Iterator[tuple[int, int, int]]:
+    """All `(x, y, z)` of a box, x first; one by one, as a grid may have 2^31 of them."""
+    for z in range(shape[2]):
+        for y in range(shape[1]):
+            for x in range(shape[0]):
+                yield x, y, z
 
 
 def _place_variable(program: Program, memory: GlobalMemory, name: str) -> int:
@@ -192,13 +204,24 @@ def _check_shape(program: Program, record: LaunchRecord, cluster: tuple[int, int
         problem = f"the PTX holds {program.function.name}"
     elif not 1 <= threads <= most:
         problem = f"block {record.block}: {threads} threads, the kernel allows 1 to {most}"
+    elif min(record.block) < 1 or _exceeds(record.block, _MOST_BLOCK):
+        problem = f"block {record.block}: at most {_MOST_BLOCK}"
     elif min(record.grid) < 1:
         problem = f"grid {record.grid} is empty"
+    elif _exceeds(record.grid, _MOST_CTAS):
+        problem = f"grid {record.grid}: at most {_MOST_CTAS}"
+    elif min(cluster) < 1 or math.prod(cluster) > _MOST_CLUSTER:
+        problem = f"cluster {cluster}: 1 to {_MOST_CLUSTER} CTAs"
     elif any(size % width for size, width in zip(record.grid, cluster, strict=True)):
         problem = f"grid {record.grid} is no multiple of the cluster {cluster}"
     elif record.cluster not in {cluster, (1, 1, 1)}:
         problem = f"cluster {record.cluster}: the kernel is compiled for {cluster}"
-    elif shared > MOST_SHARED_BYTES:
+    elif record.shared_memory_bytes < 0 or shared > MOST_SHARED_BYTES:
         problem = f"{shared} bytes of shared memory, {MOST_SHARED_BYTES} available"
     if problem is not None:
         raise SimulationError(f"{record.kernel}: {problem}")
+
+
+def _exceeds(shape: tuple[int, int, int], most: tuple[int, int, int]) -> bool:
+    """Whether one of x, y and z is beyond its limit."""
+    return any(size > limit for size, limit in zip(shape, most, strict=True))

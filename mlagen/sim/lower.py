@@ -32,6 +32,7 @@ from mlagen.sim.units import NO_EFFECT, check_function, find_unit
 from mlagen.sim.variables import Placement
 
 _CONTROL = frozenset({"bra", "brx", "ret", "exit", "trap"})
+_MALFORMED = "form of operands or modifiers"
 # Whose first operand is a source although it is a register.
 _READS_ALL = (
     "bar",
@@ -167,8 +168,9 @@ class _Lowering:
         )
 
     def _refuse(self, instruction: Instruction, what: str) -> None:
-        line, count = self._errors.get(f"{instruction.opcode}: {what}", (instruction.line, 0))
-        self._errors[f"{instruction.opcode}: {what}"] = (line, count + 1)
+        text = what if instruction.opcode in what else f"{instruction.opcode}: {what}"
+        line, count = self._errors.get(text, (instruction.line, 0))
+        self._errors[text] = (line, count + 1)
 
     def _complaint(self) -> str:
         lines = [
@@ -208,7 +210,7 @@ class _Lowering:
             except UnsupportedPtxError as error:
                 self._refuse(instruction, str(error))
             except (ValueError, AttributeError, KeyError, IndexError):
-                self._refuse(instruction, "form of operands or modifiers")
+                self._refuse(instruction, _MALFORMED)
         return stretches
 
     def _find_homes(self, stretches: list[_Stretch], visible: list[Instruction]) -> None:
@@ -296,7 +298,9 @@ class _Lowering:
             return self._visible(instruction)
         except UnsupportedPtxError as error:
             self._refuse(instruction, str(error))
-            return None
+        except (ValueError, AttributeError, KeyError, IndexError):
+            self._refuse(instruction, _MALFORMED)
+        return None
 
     def _guard(self, instruction: Instruction) -> Guard | None:
         if instruction.guard is None:

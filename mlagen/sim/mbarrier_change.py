@@ -167,7 +167,7 @@ def decode_copy_arrive(instruction: Instruction, bind: Binder) -> Handler:
         site = simulation.findings.site(path, instruction)
         copies = outstanding(path)
         for copy in copies:
-            copy.is_awaited = True
+            copy.unawaited &= ~path.mask
         for lane, (cta, address) in zip(path.lanes, find(path), strict=True):
             barrier = cta.barriers.at(address, path, site)
             if barrier is None:

@@ -94,14 +94,19 @@ class _Parser:
                 return Module(version, target, self._functions, self._variables)
             directive = statement["directive"]
             if directive == "version":
-                major, _, minor = self._rest_of_line().strip().partition(".")
-                version = (int(major), int(minor))
+                version = self._version(self._rest_of_line().strip())
             elif directive == "target":
                 target = self._rest_of_line().split(",")[0].strip()
             elif directive is not None:
                 self._module_directive(directive)
             elif statement["loc"] is None:
                 raise self._error(f"unexpected {statement[0].strip()[:40]!r} outside of a function")
+
+    def _version(self, text: str) -> tuple[int, int]:
+        match = re.fullmatch(r"(\d+)\.(\d+)", text)
+        if match is None:
+            raise self._error(f"version {text!r} is not two numbers", self._position - 1)
+        return int(match[1]), int(match[2])
 
     def _module_directive(self, name: str) -> None:
         if name in _DIRECTIVES_OF_A_LINE:

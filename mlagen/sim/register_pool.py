@@ -21,13 +21,19 @@ MOST_REGISTERS = 256
 _THREADS_OF_WARPGROUP = LANES * WARPS_OF_WARPGROUP
 
 
-def launch_registers(threads: int) -> int:
-    """Registers a thread of a kernel that is compiled for one CTA of so many threads on an SM.
+def launch_registers(threads: int, *, ctas: int = 1, most: int | None = None) -> int:
+    """Registers a thread that a CTA starts with.
 
     A warp's registers come in units of 8 a thread, warps are counted in fours.
+
+    Args:
+        threads: Of the CTA, as the kernel was compiled.
+        ctas: That must fit on an SM together (`.minnctapersm`).
+        most: `.maxnreg`; None if it is not given.
     """
     rounded = -(-threads // _THREADS_OF_WARPGROUP) * _THREADS_OF_WARPGROUP
-    return min(REGISTERS_OF_SM // rounded // 8 * 8, MOST_REGISTERS)
+    fitting = min(REGISTERS_OF_SM // (rounded * ctas) // 8 * 8, MOST_REGISTERS)
+    return fitting if most is None else min(fitting, -(-most // 8) * 8)
 
 
 class _Rendezvous(Waitable):
@@ -91,8 +97,13 @@ def pool_of(cta: Cta) -> RegisterPool:
     pool = cta.units.get(UNIT)
     if pool is None:
         threads = math.prod(cta.simulation.block)
-        most = cta.simulation.function.max_threads or threads
-        pool = cta.units[UNIT] = RegisterPool(threads, launch_registers(most))
+        function = cta.simulation.function
+        launch = launch_registers(
+            function.max_threads or threads,
+            ctas=function.min_ctas or 1,
+            most=function.max_registers,
+        )
+        pool = cta.units[UNIT] = RegisterPool(threads, launch)
     assert isinstance(pool, RegisterPool)
     return pool
 

@@ -86,7 +86,7 @@ class Pct:
 
 @dataclass(frozen=True, slots=True)
 class Replay:
-    """The steps of an earlier run, from its `SimulationResult.recorded`."""
+    """The steps of an earlier run, from its `SimulationResult.schedule`."""
 
     text: str
 
@@ -220,8 +220,9 @@ def parse_schedule(text: str) -> Schedule:
         try:
             recording = file.read_text(encoding="ascii").strip()
         except (OSError, UnicodeDecodeError) as error:
+            reason = error.strerror if isinstance(error, OSError) else "not ASCII"
             raise ScheduleError(
-                f"schedule {text!r}: {error}\n  give the file that a run wrote"
+                f"schedule {text!r}: {reason}\n  give the file that a run wrote"
             ) from error
         decode_steps(recording)
         return Replay(recording)

@@ -81,7 +81,7 @@ def test_words_choose_kernels_and_problems(mlagen: Command, spec: Path, runs: Ru
     assert problems == [*walks, "rising"], "rising is itself a name"
     schedules = list(dict.fromkeys(trial.schedule for trial in runs.trials))
     assert schedules == ["lazy", *(f"pct:{seed}" for seed in range(1, 9))]
-    assert len(runs.trials) == 3 * 9
+    assert len(runs.trials) == 5 * 9
 
 
 def test_the_first_trial_alone(mlagen: Command, spec: Path, runs: Runs) -> None:

@@ -88,7 +88,10 @@ def decode_atomic(instruction: Instruction, bind: Binder) -> Handler:
         form = dataclasses.replace(form, semantics="relaxed")
     returns = instruction.parts[0] == "atom"
     target, address, *sources = instruction.operands if returns else (Sink(), *instruction.operands)
-    sources = sources[: 2 if names[0] == "cas" else 1]  # a cache policy may follow
+    count = 2 if names[0] == "cas" else 1
+    if len(sources) < count:
+        raise UnsupportedPtxError(f"{instruction.opcode}: operands")
+    sources = sources[:count]  # a cache policy may follow
     read_address = bind.address(address)
     readers = [element_readers(instruction, bind, source, form) for source in sources]
     writers = [] if isinstance(target, Sink) else element_writers(instruction, bind, target, form)

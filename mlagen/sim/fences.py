@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from mlagen.errors import UnsupportedPtxError
 from mlagen.sim.order import Knowledge
 from mlagen.sim.strong import fences_of
 
@@ -18,6 +19,16 @@ def decode_async_proxy(instruction: Instruction, bind: Binder) -> Handler:
     Of the one-way forms, `async::generic.release` orders generic accesses before asynchronous ones; the other one,
     `.acquire`, is needed for data of other CTAs' generic proxies. Both count as the full fence.
     """
+    match instruction.parts[2:]:
+        case ("async",) | ("async", "global" | "shared::cta" | "shared::cluster"):
+            pass
+        case ("async::generic", "acquire" | "release", restriction, "cluster") if restriction in {
+            "sync_restrict::shared::cta",
+            "sync_restrict::shared::cluster",
+        }:
+            pass
+        case _:
+            raise UnsupportedPtxError(instruction.opcode)
 
     def fence(path: Path) -> None:
         path.warp.cta.simulation.order.fence_async(path.warp)
@@ -31,6 +42,8 @@ def decode_barrier_init(instruction: Instruction, bind: Binder) -> Handler:
     They are visible to all proxies then, and a later relaxed arrival at a cluster barrier hands them over (PTX ISA
     9.7.13.4, the example of fence.mbarrier_init).
     """
+    if instruction.parts[2:] != ("release", "cluster"):
+        raise UnsupportedPtxError(instruction.opcode)
 
     def fence(path: Path) -> None:
         warp = path.warp
@@ -47,7 +60,10 @@ def decode_barrier_init(instruction: Instruction, bind: Binder) -> Handler:
 
 
 def decode_nothing(instruction: Instruction, bind: Binder) -> Handler:
-    """Fences of proxies that are not modelled: tensor maps do not change during a run, and there are no aliases."""
+    """Fences of proxies that are not modelled: there are no aliases, and a copy reads its tensor map when it is issued.
+
+    So nobody notices if the fence between making a map and using it is missing.
+    """
     return lambda path: None
 
 

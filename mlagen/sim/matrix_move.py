@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from mlagen.sim.hardware import Binder, Decoder, Handler, Path
-    from mlagen.sim.ptx import Instruction
+    from mlagen.sim.ptx import Instruction, Operand
     from mlagen.sim.report import Site
 
 ROWS = 8
@@ -64,6 +64,16 @@ def _form(instruction: Instruction) -> tuple[int, bool, str | None]:
             raise UnsupportedPtxError(instruction.opcode)
 
 
+def _registers(instruction: Instruction, operand: Operand, count: int) -> tuple[Operand, ...]:
+    """One register a matrix."""
+    registers = tuple(elements_of(operand))
+    if len(registers) != count:
+        raise UnsupportedPtxError(
+            f"{instruction.opcode}: {len(registers)} registers for {count} matrices"
+        )
+    return registers
+
+
 def _lacks_lanes(path: Path, site: Site) -> bool:
     """Whether lanes of the warp have returned, after reporting it."""
     if path.mask == ALL_LANES:
@@ -78,7 +88,9 @@ def decode_ldmatrix(instruction: Instruction, bind: Binder) -> Handler:
     count, transposed, space = _form(instruction)
     destination, source = instruction.operands
     address = bind.address(source)
-    writers = [bind.writer(element, "u32") for element in elements_of(destination)]
+    writers = [
+        bind.writer(element, "u32") for element in _registers(instruction, destination, count)
+    ]
 
     def load(path: Path) -> None:
         site = path.warp.cta.simulation.findings.site(path, instruction)
@@ -99,7 +111,7 @@ def decode_stmatrix(instruction: Instruction, bind: Binder) -> Handler:
     count, transposed, space = _form(instruction)
     destination, source = instruction.operands
     address = bind.address(destination)
-    readers = [bind.reader(element, "u32") for element in elements_of(source)]
+    readers = [bind.reader(element, "u32") for element in _registers(instruction, source, count)]
 
     def store(path: Path) -> None:
         site = path.warp.cta.simulation.findings.site(path, instruction)

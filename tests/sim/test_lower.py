@@ -138,11 +138,17 @@ def test_unknown_instructions_are_refused_with_line_and_count() -> None:
     "statement",
     ["add.rz.f16 %h0, %h1, %h2;", "cvt.rs.f16x2.f32 %r0, %r1, %r2;",
      "ld.global.strange.b32 %r0, [%d0];", "mul.f32 %r0, %r1;",
-     "mov.b64 {%r0, %r1, %r2}, %d0;"],
+     "mov.b64 {%r0, %r1, %r2}, %d0;", "mbarrier.init.shared::cta.b64 [%r0];",
+     "mbarrier.try_wait.parity.shared::cta.b64 %p0;", "bar.sync;", "bra;", "st.global.u32 [%d0];",
+     "wgmma.wait_group.sync.aligned;", "tcgen05.commit.cta_group::1.mbarrier::arrive::one.b64;",
+     "fence.proxy.async.strange;", "fence.mbarrier_init.acquire.cluster;", "red.global.add.u32 [%d0];",
+     "atom.global.cas.b32 %r0, [%d0], %r1;", "stmatrix.sync.aligned.m8n8.x4.shared.b16 [%r0], {%r1};"],
 )  # fmt: skip
 def test_unknown_forms_are_refused(statement: str) -> None:
-    with pytest.raises(UnsupportedPtxError, match="line 9, 1 times"):
+    with pytest.raises(UnsupportedPtxError, match="line 9, 1 times") as caught:
         lower_kernel(statement + "\nret;")
+    opcode = statement.split(" ")[0].rstrip(";")
+    assert str(caught.value).count(opcode) == 1
 
 
 def test_one_of_several_kernels_is_chosen_by_name() -> None:

@@ -386,5 +386,7 @@ def test_faults_are_told_with_their_line(body: str, message: str) -> None:
 def test_text_that_is_not_ptx() -> None:
     with pytest.raises(PtxError, match="PTX line 1"):
         parse("hello world")
+    with pytest.raises(PtxError, match="PTX line 2: version '8' is not two numbers"):
+        parse("\n.version 8\n.target sm_90a\n")
     with pytest.raises(PtxError, match="outside of a function"):
         parse(_HEAD + "add.s32 %r1, %r2, %r3;")

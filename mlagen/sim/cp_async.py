@@ -128,6 +128,11 @@ class CopyGroups(Waitable):
                 copy.unawaited &= ~lanes
         self.groups = [group for group in self.groups if group.lanes]
 
+    def unretired(self) -> list[Copy]:
+        """All copies that some lane has not waited for, each once."""
+        every = [*(copy for group in self.groups for copy in group.copies), *self.open]
+        return list(dict.fromkeys(every))
+
     def describe(self, path: Path) -> str:
         """How many copies are under way."""
         count = sum(not copy.done for group in self.groups for copy in group.copies)
@@ -141,12 +146,6 @@ def copy_groups(warp: Warp) -> CopyGroups:
         groups = warp.units[UNIT] = CopyGroups()
     assert isinstance(groups, CopyGroups)
     return groups
-
-
-    def unretired(self) -> list[Copy]:
-        """All copies that some lane has not waited for, each once."""
-        every = [*(copy for group in self.groups for copy in group.copies), *self.open]
-        return list(dict.fromkeys(every))
 
 
 def outstanding(path: Path) -> list[Copy]:

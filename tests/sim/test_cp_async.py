@@ -95,3 +95,32 @@ def test_every_lane_has_groups_of_its_own() -> None:
     assert kinds(run(DIVERGED, given, out)) == []
     assert out.tolist() == [lane * (lane % 2) for lane in range(32)]
     assert "in-flight" in kinds(run(DIVERGED.replace("i <= (int)", "i < (int)"), given, out))
+
+
+@pytest.mark.parametrize(
+    "wait",
+    [
+        "cp.async.wait_all;",
+        "cp.async.commit_group; cp.async.wait_group 0;",
+        "cp.async.mbarrier.arrive.shared::cta.b64 [%2];",
+    ],
+)
+def test_a_wait_of_one_lane_covers_its_own_copies_alone(wait: str) -> None:
+    source = """
+extern "C" __global__ void kernel(const int* in, int* out, int waiting) {
+  __shared__ alignas(16) int cells[128];
+  __shared__ alignas(8) long long barrier;
+  unsigned to = __cvta_generic_to_shared(cells + 4 * threadIdx.x), at = __cvta_generic_to_shared(&barrier);
+  if (threadIdx.x == 0) asm volatile("mbarrier.init.shared::cta.b64 [%0], 32;" :: "r"(at) : "memory");
+  __syncwarp();
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" :: "r"(to), "l"(in + 4 * threadIdx.x) : "memory");
+  if (threadIdx.x < waiting) asm volatile("WAIT" :: "r"(to), "l"(in), "r"(at) : "memory");
+  __syncwarp();
+}
+"""
+    given, out = np.ones(128, dtype=np.int32), np.zeros(1, dtype=np.int32)
+    source = source.replace("WAIT", wait)
+    assert kinds(run(source, given, out, np.int32(32))) == []
+    result = run(source, given, out, np.int32(1))
+    assert kinds(result) == ["exit-in-flight"]
+    assert "lanes 0xfffffffe have not waited" in result.findings[0].message

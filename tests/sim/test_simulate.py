@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import tracemalloc
+
 import numpy as np
 import pytest
 
@@ -77,7 +79,12 @@ def test_a_trace_has_every_visible_step() -> None:
         ({"grid": (0, 1, 1)}, "is empty"),
         ({"kernel": "other"}, "the PTX holds kernel"),
         ({"shared_memory_bytes": 300_000}, "232448 available"),
+        ({"shared_memory_bytes": -1}, "232448 available"),
         ({"cluster": (2, 1, 1)}, "no multiple of the cluster"),
+        ({"cluster": (0, 1, 1)}, "1 to 16 CTAs"),
+        ({"grid": (32, 1, 1), "cluster": (32, 1, 1)}, "1 to 16 CTAs"),
+        ({"grid": (1, 65536, 1)}, "at most"),
+        ({"block": (1, 1, 128)}, "at most"),
     ],
 )
 def test_a_record_must_fit_the_kernel(change: dict[str, object], text: str) -> None:
@@ -94,6 +101,16 @@ def test_a_record_must_fit_the_kernel(change: dict[str, object], text: str) -> N
 
 
 ENDLESS = 'extern "C" __global__ void kernel(volatile int* out) { while (true) { out[0] = 1; } }'
+
+
+def test_a_grid_is_not_laid_out_before_it_runs() -> None:
+    # 2^31 - 1 CTAs in a list would be tens of GiB; only the first ones get a turn here.
+    tracemalloc.start()
+    result = run(ENDLESS, np.zeros(1, dtype=np.int32), grid=2**31 - 1, block=1, most_steps=1000)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert "step-budget" in kinds(result)
+    assert peak < 64 << 20
 
 
 def test_a_loop_without_end_spends_the_budget() -> None:
@@ -178,6 +195,21 @@ def test_more_registers_than_there_are_deadlock() -> None:
     text = result.findings[0].message
     assert "registers: its warpgroup has 168 a thread, the pool has 8192" in text
     assert out.sum() == 256
+
+
+@pytest.mark.parametrize(
+    ("bounds", "launch"),
+    [("__launch_bounds__(384, 2)", 80), ("__maxnreg__(128)", 128)],
+    ids=["two CTAs on an SM", "maxnreg"],
+)
+def test_a_cta_starts_with_the_registers_that_its_kernel_asks_for(bounds: str, launch: int) -> None:
+    # 24 + 2 x 240 fit into 65536 registers, but not into what these kernels are given.
+    source = (
+        POOL.replace("DOWN", "24").replace("UP", "240").replace("__launch_bounds__(384, 1)", bounds)
+    )
+    result = run(source, np.zeros(384, dtype=np.int32), block=384)
+    assert kinds(result) == ["deadlock"]
+    assert f"registers: its warpgroup has {launch} a thread" in result.findings[0].message
 
 
 def test_registers_change_in_the_direction_that_is_said() -> None:

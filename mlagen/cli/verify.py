@@ -19,6 +19,7 @@ from mlagen.cli.options import (
 )
 from mlagen.cli.output import count, note, print_json, print_table, progress_bar
 from mlagen.cli.selection import plan_selection, select_kernels
+from mlagen.errors import MissingDependencyError
 from mlagen.runtime.simulator import Simulator
 from mlagen.trial_log import TrialLog
 from mlagen.trials import Trial, draw_trial, run_trials
@@ -50,7 +51,9 @@ _PCT_SEEDS = 8
     help="Only problems whose name contains WORD. May be repeated: any of them.",
 )
 @click.option("--first", is_flag=True, help="Only the first kernel, on its first problem.")
-@click.option("--seed", type=int, default=0, show_default=True, help="Of the values.")
+@click.option(
+    "--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Of the values."
+)
 @click.option(
     "--schedule",
     "schedules",
@@ -104,7 +107,12 @@ def command(
       mlagen verify specs/deepseek.yaml --first --trace run.svg
       mlagen verify specs/deepseek.yaml -k paged64 --problem walk --schedule pct:3
     """
-    backend = backend or ("cuda" if gpu_count() else "sim")
+    has_gpu = gpu_count() > 0
+    if backend == "cuda" and not has_gpu:
+        raise MissingDependencyError(
+            "--backend cuda: this machine has no GPU that can be used\n  leave it out, or see: mlagen doctor"
+        )
+    backend = backend or ("cuda" if has_gpu else "sim")
     if backend == "cuda":
         archs = archs or archs_of_gpu()
     selection = select_kernels(spec, archs=archs, words=words)

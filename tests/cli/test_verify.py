@@ -165,3 +165,19 @@ def test_a_trace_is_drawn(
     path = tmp_path / "run.svg"
     assert mlagen("verify", spec, "--first", "--trace", path).status == 0
     assert path.read_text() == "<svg>random</svg>"
+
+
+def test_a_gpu_that_is_not_there_is_said_before_anything_runs(
+    mlagen: Command, spec: Path, runs: Runs
+) -> None:
+    outcome = mlagen("verify", spec, "--backend", "cuda")
+    assert outcome.status == 3
+    assert "no GPU" in outcome.err
+    assert runs.trials == []
+
+
+def test_a_negative_seed_is_a_wrong_argument(mlagen: Command, spec: Path, runs: Runs) -> None:
+    outcome = mlagen("verify", spec, "--seed", "-1")
+    assert outcome.status == 2
+    assert "--seed" in outcome.err
+    assert runs.trials == []

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 CHUNK_BYTES = 16
 PATTERN_BYTES = 1024
 _CELLS_OF_CHUNK = 4
+_CHUNK_SHIFT = 4
 _LINE_SHIFT = 7
 _GROUP_ROWS = 8
 
@@ -33,34 +34,29 @@ class Swizzle:
 
     Attributes:
         span_bytes: Of a row of the pattern: 128, 64 or 32, or 0 for none.
-        atom_bytes: What stays together: 16, or 32 in one mode of tcgen05.
     """
 
     span_bytes: int
-    atom_bytes: int = CHUNK_BYTES
 
     def apply(self, addresses: NDArray[np.int64]) -> NDArray[np.int64]:
-        """The addresses at which bytes lie instead: bits 7 and up are xored into those that number the atoms.
+        """The addresses at which bytes lie instead: bits 7 and up are xored into those that number the chunks.
 
-        PTX ISA 5.5.6, Swizzling modes, and 9.7.15.5.1.2.1.3, Canonical layouts: `Swizzle<B, 4, 3>`, and `<2, 5, 2>`
-        for atoms of 32 bytes. Its own inverse.
+        PTX ISA 5.5.6, Swizzling modes, and 9.7.15.5.1.2.1.3, Canonical layouts: `Swizzle<B, 4, 3>`. Its own inverse.
         """
         if not self.span_bytes:
             return addresses
-        places = self.span_bytes // self.atom_bytes - 1
-        shift = self.atom_bytes.bit_length() - 1
-        return addresses ^ ((addresses >> _LINE_SHIFT & places) << shift)
+        places = self.span_bytes // CHUNK_BYTES - 1
+        return addresses ^ ((addresses >> _LINE_SHIFT & places) << _CHUNK_SHIFT)
 
     @property
     def repeat_bytes(self) -> int:
         """After how many bytes the pattern begins again: the alignment of a tile that starts with it."""
         if not self.span_bytes:
             return CHUNK_BYTES
-        return self.span_bytes // self.atom_bytes << _LINE_SHIFT
+        return self.span_bytes // CHUNK_BYTES << _LINE_SHIFT
 
 
 SWIZZLES = {0: Swizzle(0), 32: Swizzle(32), 64: Swizzle(64), 128: Swizzle(128)}
-SWIZZLE_128_BY_32 = Swizzle(128, 32)
 
 
 # The 64-bit matrix descriptors:
@@ -80,13 +76,9 @@ SWIZZLE_128_BY_32 = Swizzle(128, 32)
 _FIELD = (1 << 14) - 1
 _ENCODE_SHIFT = 4
 _HOPPER_SWIZZLES = {0: SWIZZLES[0], 1: SWIZZLES[128], 2: SWIZZLES[64], 3: SWIZZLES[32]}
-_BLACKWELL_SWIZZLES = {
-    0: SWIZZLES[0],
-    1: SWIZZLE_128_BY_32,
-    2: SWIZZLES[128],
-    4: SWIZZLES[64],
-    6: SWIZZLES[32],
-}
+_BLACKWELL_SWIZZLES = {0: SWIZZLES[0], 2: SWIZZLES[128], 4: SWIZZLES[64], 6: SWIZZLES[32]}
+# For transposed operands of tf32 alone (9.7.16.10.3), which are refused as well.
+_BLACKWELL_128_BY_32 = 1
 _HOPPER_RESERVED = ((14, 15), (30, 31), (46, 48), (52, 61))
 _BLACKWELL_RESERVED = ((14, 15), (30, 31), (47, 48), (53, 60))
 
@@ -125,7 +117,12 @@ def decode_blackwell(value: int) -> tuple[MatrixDescriptor, tuple[str, ...]]:
         problems.append("bit 52 (absolute leading dimension) is set, which sm_100a does not have")
     swizzle = _BLACKWELL_SWIZZLES.get(value >> 61)
     if swizzle is None:
-        problems.append(f"swizzle {value >> 61} (bits 61 to 63): there are 0, 1, 2, 4 and 6")
+        code = value >> 61
+        problems.append(
+            "swizzle 1 (bits 61 to 63), with atoms of 32 bytes, is not simulated"
+            if code == _BLACKWELL_128_BY_32
+            else f"swizzle {code} (bits 61 to 63): there are 0, 1, 2, 4 and 6"
+        )
         swizzle = SWIZZLES[0]
     return _descriptor(value, swizzle), tuple(problems)
 
@@ -314,17 +311,15 @@ def _tile_chunks(
         K-major, none          ((8, m), 2k)          : ((1, SBO), LBO)
         K-major, span of w     ((8, m), 2k)          : ((w, SBO), 1)
         MN-major, none         (m, (8, k))           : (SBO, (1, LBO))
-        MN-major, span of w    ((w, m), (8, k))      : ((1, LBO), (w, SBO)); 4 instead of 8 for atoms of 32 bytes
+        MN-major, span of w    ((w, m), (8, k))      : ((1, LBO), (w, SBO))
     """
     span = swizzle.span_bytes or CHUNK_BYTES
-    group = _GROUP_ROWS
     if shape.is_mn_major:
         lines = np.arange(shape.k, dtype=np.int64)[:, None]
         across = np.arange(-(-shape.rows * shape.element_bytes // CHUNK_BYTES), dtype=np.int64)
         in_panel, between_panels, between_groups = span // CHUNK_BYTES, leading_bytes, stride_bytes
         if not swizzle.span_bytes:
             between_panels, between_groups = stride_bytes, leading_bytes
-        group = _GROUP_ROWS * CHUNK_BYTES // swizzle.atom_bytes
     else:
         lines = np.arange(shape.rows, dtype=np.int64)[:, None]
         across = np.arange(shape.k * shape.element_bytes // CHUNK_BYTES, dtype=np.int64)
@@ -332,8 +327,8 @@ def _tile_chunks(
         if not swizzle.span_bytes:
             in_panel, between_panels = 1, leading_bytes
     offsets = (
-        lines % group * span
-        + lines // group * between_groups
+        lines % _GROUP_ROWS * span
+        + lines // _GROUP_ROWS * between_groups
         + across % in_panel * CHUNK_BYTES
         + across // in_panel * between_panels
     )

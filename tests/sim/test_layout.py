@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from mlagen.sim.layout import (
-    SWIZZLE_128_BY_32,
     SWIZZLES,
     MatrixDescriptor,
     Swizzle,
@@ -78,13 +77,6 @@ def test_a_swizzle_is_cutes_and_its_own_inverse(span: int) -> None:
     swizzled = SWIZZLES[span].apply(addresses)
     assert swizzled.tolist() == [cute_swizzle(*CUTE[span], one) for one in addresses.tolist()]
     np.testing.assert_array_equal(SWIZZLES[span].apply(swizzled), addresses)
-
-
-def test_the_swizzle_with_atoms_of_32_bytes() -> None:
-    addresses = np.arange(0, 2048)
-    swizzled = SWIZZLE_128_BY_32.apply(addresses)
-    assert swizzled.tolist() == [cute_swizzle(2, 5, 2, one) for one in addresses.tolist()]
-    assert SWIZZLE_128_BY_32.repeat_bytes == 512
 
 
 @pytest.mark.parametrize("size", SIZES)
@@ -218,8 +210,6 @@ def test_descriptors_of_blackwell(value: int, span: int, sbo: int) -> None:
     descriptor, problems = decode_blackwell(value | 0x123 << 16)
     assert problems == ()
     assert descriptor == MatrixDescriptor(2048, 0x1230, sbo, SWIZZLES[span])
-    descriptor, problems = decode_blackwell(value & ~(7 << 61) | 1 << 61)
-    assert (descriptor.swizzle, problems) == (SWIZZLE_128_BY_32, ())
 
 
 def test_what_descriptors_must_not_hold() -> None:
@@ -232,6 +222,7 @@ def test_what_descriptors_must_not_hold() -> None:
         assert len(decode_blackwell(blackwell | 1 << bit)[1]) == 1, bit
     for decode, value in ((decode_hopper, hopper), (decode_blackwell, blackwell)):
         assert decode(value | 3 << 49)[1][0].startswith("base offset 3")
+    assert "atoms of 32 bytes" in decode_blackwell(1 << 46 | 1 << 61)[1][0]
     for code in (3, 5, 7):
         assert "swizzle" in decode_blackwell(1 << 46 | code << 61)[1][0]
 

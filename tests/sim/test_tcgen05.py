@@ -441,6 +441,10 @@ DESCRIPTORS = {
         "tcgen05-descriptor",
     ),
     "layout": (small_operation(b=B_PLACE.descriptor(64, 16) | 1 << 61), "tcgen05-descriptor"),
+    "atoms of 32 bytes": (
+        small_operation(b=B_PLACE.descriptor(64, 16) & ~(7 << 61) | 1 << 61),
+        "tcgen05-descriptor",
+    ),
     "base offset": (small_operation(b=B_PLACE.descriptor(64, 16) | 1 << 49), "tcgen05-descriptor"),
     "shape": (small_operation(descriptor=Case(m=96).descriptor), "tcgen05-descriptor"),
     "type": (small_operation(descriptor=SMALL.descriptor | 3 << 7), "tcgen05-descriptor"),

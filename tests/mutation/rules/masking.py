@@ -60,13 +60,13 @@ RULES = (
     replaced(
         "mask-length-removed",
         "keys behind a sequence's end count",
-        r"min\((end_of_visible_keys\(position \+ 8 \* row\)), seqlen_k\)",
+        r"min\((end_of_visible_keys\(position \+ kRowDistance \* row\)), seqlen_k\)",
         r"\1",
     ),
     replaced(
         "mask-rows-together",
         "both rows of a thread have the mask of the first",
-        r"position \+ 8 \* row\)(?=[, ])",
+        r"position \+ kRowDistance \* row\)(?=[, ])",
         "position)",
     ),
     replaced(

@@ -12,7 +12,7 @@ import multiprocessing
 import time
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import numpy as np
 
@@ -27,13 +27,16 @@ from mlagen.verify.problems import make_problem
 from mlagen.verify.reference import reference
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from mlagen.runtime.simulator import Simulated
     from mlagen.spec.model import KernelSpec
     from mlagen.verify.arrays import Array
     from mlagen.verify.problems import Problem
 
+
+_Task = TypeVar("_Task")
+_Result = TypeVar("_Result")
 
 # What an interrupted run loses of each process at most.
 _MOST_TOGETHER = 18
@@ -279,15 +282,32 @@ def run_trials(trials: Sequence[Trial], *, jobs: int) -> Iterator[Verdict]:
     if jobs == 1 or len(groups) == 1:
         yield from map(run_trial, trials)
         return
+    for verdicts in _in_processes(_run_all, groups, min(jobs, len(groups))):
+        yield from verdicts
+
+
+def _in_processes(
+    function: Callable[[_Task], _Result], tasks: Sequence[_Task], count: int
+) -> Iterator[_Result]:
+    """Results of a function of a module, as they come; who stops asking, or interrupts, ends the processes at once.
+
+    Their tasks take minutes, and one that is interrupted begins the next: they cannot be waited for.
+    """
     # Forked children would inherit threads and CUDA contexts in whatever state they are.
     context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(min(jobs, len(groups)), mp_context=context) as pool:
-        futures = [pool.submit(_run_all, group) for group in groups]
+    others = set(multiprocessing.active_children())
+    with ProcessPoolExecutor(count, mp_context=context) as pool:
+        futures = [pool.submit(function, task) for task in tasks]
         try:
             for future in as_completed(futures):
-                yield from future.result()
+                yield future.result()
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
+            started = set(multiprocessing.active_children()) - others
+            for process in started:
+                process.terminate()
+            for process in started:
+                process.join()
             raise
 
 

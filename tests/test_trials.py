@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import multiprocessing
+import signal
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +22,7 @@ from mlagen.sim.report import Finding
 from mlagen.sim.simulate import SimulationResult
 from mlagen.sim.trace import Counters
 from mlagen.trial_log import TrialLog
-from mlagen.trials import Trial, Verdict, run_trial, run_trials
+from mlagen.trials import Trial, Verdict, _in_processes, run_trial, run_trials
 from mlagen.verify.reference import reference
 from tests.runtime.calls import make_spec
 
@@ -177,3 +179,18 @@ def test_trials_run_in_their_order(monkeypatch: pytest.MonkeyPatch) -> None:
     trials = [Trial(SPEC, name, backend=Simulator()) for name in ("one key", "random", "no keys")]
     verdicts = list(run_trials(trials, jobs=1))
     assert [verdict.key for verdict in verdicts] == [trial.key for trial in trials]
+
+
+def pause_unless(task: int) -> int:
+    """A task that ends at once, or never."""
+    if task:
+        signal.pause()
+    return task
+
+
+def test_an_interrupted_run_does_not_wait_for_its_processes() -> None:
+    results = _in_processes(pause_unless, [0, 1, 2, 3], 2)
+    assert next(results) == 0
+    with pytest.raises(KeyboardInterrupt):
+        results.throw(KeyboardInterrupt)  # type: ignore[attr-defined] # it is a generator
+    assert multiprocessing.active_children() == []

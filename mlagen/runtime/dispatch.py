@@ -298,7 +298,7 @@ def _no_kernel(
         return InputError(f"{message}\n  pass {found[0].missing}={instead}")
     wanted = ", ".join(mismatch.wanted for mismatch in found)
     lines = [
-        f"nothing loaded for {nearest.op} on {arch or 'the reference'} with: {wanted}",
+        f"nothing loaded for {nearest.op}{f' on {arch}' if arch else ''} with: {wanted}",
         f"  nearest: {kernel_name(nearest)}, which "
         + " and ".join(mismatch.has for mismatch in found),
     ]

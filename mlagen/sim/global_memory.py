@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
 CELL_BYTES = 4
 _CELL_SHIFT = 2
-_ALIGNMENT = 256
 _FIRST_ADDRESS = 0x0100_0000_0000
 # Buffers start this far apart, which no access that goes astray crosses by a little; addresses cost nothing.
 _SLOT_BYTES = 1 << 36

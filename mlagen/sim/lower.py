@@ -33,15 +33,8 @@ from mlagen.sim.variables import Placement
 
 _CONTROL = frozenset({"bra", "brx", "ret", "exit", "trap"})
 _MALFORMED = "form of operands or modifiers"
-# Whose first operand is a source although it is a register.
-_READS_ALL = (
-    "bar",
-    "barrier",
-    "tcgen05.dealloc",
-    "tcgen05.relinquish",
-    "setmaxnreg",
-    "mapa.unused",
-)
+# Whose first operand is a source although it is a register; but for `bar.red`.
+_READS_ALL = ("bar", "barrier", "tcgen05.dealloc")
 
 
 def lower(module: Module, kernel: str | None = None) -> Program:
@@ -326,7 +319,7 @@ class _Lowering:
         handler = decode(instruction, self._binder(instruction))
         first, *rest = instruction.operands or (None,)
         results = () if first is None or isinstance(first, Address) else _registers((first,))
-        if instruction.opcode.startswith(_READS_ALL):
+        if instruction.opcode.startswith(_READS_ALL) and "red" not in instruction.parts:
             rest, results = [*instruction.operands], ()
         reads = self._bits(_registers((*rest, *([first] if isinstance(first, Address) else []))))
         writes = self._bits(list(results))

@@ -213,13 +213,3 @@ class Program:
     def close_registers(self, cta: Cta) -> None:
         """Take a CTA's registers back for the next CTA, with what has been bound to them."""
         self._spare.append(cta.units.pop("registers"))
-
-    def first_touching(self, pc: int, rows: int) -> Instruction:
-        """The first instruction from `pc` on, within its step, that reads or writes one of these 32-bit rows."""
-        step = self.steps[pc]
-        end = step.end if isinstance(step, Segment) else pc + 1
-        for index in range(pc, end):
-            touched = self.reads_writes[index]
-            if (touched.reads | touched.writes) & rows:
-                return self.function.instructions[index]
-        return self.function.instructions[pc]

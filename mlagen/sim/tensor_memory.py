@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
     Index = NDArray[np.intp] | slice
 
-LEAST_COLUMNS = 32
 _CELL_LANES = 16
 POISON = np.uint32(0xFFFFFFFF)
 

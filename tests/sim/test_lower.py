@@ -87,7 +87,19 @@ def test_touched_rows_are_those_that_are_named() -> None:
     assert segment.touched.reads == 1 << row["%r0"] | 1 << row["%r1"]
     assert segment.touched.writes == 1 << row["%r1"] | 1 << row["%r3"]
     assert (store.touched.reads, store.touched.writes) == (1 << row["%r1"] | 1 << row["%r3"], 0)
-    assert program.first_touching(1, 1 << row["%r3"]).text.startswith("mov.b32 %r3")
+
+
+def test_a_barrier_reads_its_operands_and_a_reduction_writes_its_result() -> None:
+    program = lower_kernel(
+        "bar.sync %r0, %r1; barrier.cta.red.popc.u32 %r2, %r0, %p0; bar.red.popc.u32 %r2, %r0, %p0; ret;"
+    )
+    row = {name: 1 << program.rows[name][1] for name in ("%r0", "%r1", "%r2")}
+    sync, *reductions = program.steps[:3]
+    assert isinstance(sync, Visible)
+    assert (sync.touched.reads, sync.touched.writes) == (row["%r0"] | row["%r1"], 0)
+    for one in reductions:
+        assert isinstance(one, Visible)
+        assert (one.touched.reads, one.touched.writes) == (row["%r0"], row["%r2"])
 
 
 def test_shared_variables_lie_behind_the_systems_kibibyte() -> None:

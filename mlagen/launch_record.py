@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class TensorMapSpec:
-    """The arguments of `cuTensorMapEncodeTiled` for one tensor.
+    """The arguments of `cuTensorMapEncodeTiled` for one tensor: no interleaving, and zeros outside of it.
 
     Attributes:
         address: Base address in bytes, 16-byte aligned.

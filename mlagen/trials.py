@@ -279,7 +279,7 @@ def run_trials(trials: Sequence[Trial], *, jobs: int) -> Iterator[Verdict]:
     Verdicts come in groups of trials of one kernel.
     """
     groups = _groups(trials, jobs)
-    if jobs == 1 or len(groups) == 1:
+    if jobs == 1 or len(groups) < 2:
         yield from map(run_trial, trials)
         return
     for verdicts in _in_processes(_run_all, groups, min(jobs, len(groups))):

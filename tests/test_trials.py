@@ -194,3 +194,7 @@ def test_an_interrupted_run_does_not_wait_for_its_processes() -> None:
     with pytest.raises(KeyboardInterrupt):
         results.throw(KeyboardInterrupt)  # type: ignore[attr-defined] # it is a generator
     assert multiprocessing.active_children() == []
+
+
+def test_no_trials_have_no_verdicts() -> None:
+    assert list(run_trials([], jobs=2)) == []

@@ -127,6 +127,7 @@ def command(
     if not trials:
         raise click.UsageError(f"no problem contains {' or '.join(problem_words)}")
     if trace:
+        trace.parent.mkdir(parents=True, exist_ok=True)  # before a run that may take minutes
         trace.write_text(draw_trial(trials[0]), encoding="utf-8")
         note(f"{trace}: {trials[0].key}")
     verdicts = _run(trials, jobs=1 if backend == "cuda" else jobs or processors(), log=log)

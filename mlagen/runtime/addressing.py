@@ -75,7 +75,7 @@ def _check_tma(name: str, tensor: Any) -> None:
 def unaligned(name: str, address: int) -> ShapeError:
     """The error of a tensor at whose address TMA cannot start."""
     message = f"{name}: its data starts at {address:#x}, no multiple of {ALIGNMENT_BYTES} bytes"
-    return ShapeError(f"{message}\n  copy it with {name}.clone()")
+    return ShapeError(f"{message}\n  copy it: {name}.clone(), or numpy.array({name}, order='C')")
 
 
 def check_even_rows(name: str, tensor: Any) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from mlagen.errors import FindingsError, InputError
 from mlagen.runtime.addressing import check_strides
@@ -56,14 +56,19 @@ class Simulator:
         """Refuse what cannot be run.
 
         Raises:
-            InputError: No blocks, or a level that there is not.
+            InputError: No blocks, or a level or accumulation that there is not.
             ScheduleError: A schedule that there is not.
         """
+        from mlagen.sim.products import Accumulation as Accumulations
         from mlagen.sim.schedule import parse_schedule
 
         if self.level not in ("strict", "practice"):
             raise InputError(
                 f"level: {self.level!r} is neither strict nor practice\n  pass one of them"
+            )
+        if self.accumulation not in (known := get_args(Accumulations)):
+            raise InputError(
+                f"accumulation: {self.accumulation!r} is none of {', '.join(known)}\n  pass one of them"
             )
         if self.ctas < 1:
             raise InputError(f"ctas: {self.ctas} blocks run nothing\n  pass 1 or more")

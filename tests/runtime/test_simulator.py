@@ -338,6 +338,7 @@ def test_values_are_checked_when_asked_for(simulation: FakeSimulation) -> None:
         ({"schedule": "random"}, ScheduleError),
         ({"level": "lenient"}, InputError),
         ({"ctas": 0}, InputError),
+        ({"accumulation": "f16"}, InputError),
     ],
 )
 def test_a_simulator_that_cannot_be(options: dict[str, Any], kind: type[Exception]) -> None:

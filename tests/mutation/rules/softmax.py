@@ -140,7 +140,10 @@ RULES = (
         "(distance - column)",
     ),
     replaced(
-        "alibi-row", "ALiBi of the first row", r"position \+ kRowDistance \* row - key", "position - key"
+        "alibi-row",
+        "ALiBi of the first row",
+        r"position \+ kRowDistance \* row - key",
+        "position - key",
     ),
     replaced("lse-base", "an LSE in base 2", r"\) \* kLn2", ")"),
     replaced(

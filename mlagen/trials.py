@@ -351,7 +351,7 @@ def _loaded(spec: KernelSpec) -> Kernels:
     return load(spec)
 
 
-@functools.lru_cache(maxsize=16)
+@functools.lru_cache(maxsize=4)
 def _problem(spec: KernelSpec, name: str, seed: int) -> tuple[Problem, Expected]:
     """A problem and its exact result; trials that differ in the schedule share it."""
     problem = make_problem(spec, name, seed=seed)

@@ -86,7 +86,7 @@ class SimulationResult:
         return encode_steps(self.steps)
 
 
-@functools.lru_cache(maxsize=16)
+@functools.lru_cache(maxsize=4)
 def load_program(ptx: str, kernel: str | None = None) -> Program:
     """Parse and lower a kernel; the same text is done once.
 

@@ -62,9 +62,9 @@ class Operands:
     alibi_slopes: Tensor
 
 
-def rope_heads(spec: KernelSpec) -> int:
-    """Cache heads that share the query heads between them."""
-    return spec.k_rope.num_heads if spec.k_rope.layout != "fused" else 1
+def rope_heads(spec: KernelSpec, batch: Batch) -> int:
+    """Heads with rope columns of their own: cache heads, which query heads share, or those of a fused key."""
+    return spec.k_rope.num_heads if spec.k_rope.layout != "fused" else batch.heads
 
 
 def draw_operands(
@@ -81,7 +81,7 @@ def draw_operands(
     return Operands(
         q=normal(total_q, batch.heads, geometry.qk_head_dim),
         k_nope=normal(total_k, batch.heads, geometry.qk_nope_head_dim),
-        k_rope=normal(total_k, rope_heads(spec), geometry.qk_rope_head_dim),
+        k_rope=normal(total_k, rope_heads(spec, batch), geometry.qk_rope_head_dim),
         v=normal(total_k, batch.heads, geometry.v_head_dim),
         sinks=normal(batch.heads, dtype=torch.float32),
         alibi_slopes=0.3 * normal(batch.heads, dtype=torch.float32).abs(),
@@ -161,7 +161,7 @@ class _Layout:
     def keys(self, operands: Operands) -> dict[str, Tensor]:
         rope_layout, k, v = self.spec.k_rope.layout, operands.k_nope, operands.v
         if rope_layout == "fused":
-            k = torch.cat((k, operands.k_rope.expand(-1, k.shape[1], -1)), dim=-1)
+            k = torch.cat((k, operands.k_rope), dim=-1)
         if self.strided:  # k and v are slices of one tensor, as models project them
             both = self._view(self._place(torch.cat((k, v), dim=-1), self.spec.kv.layout))
             tensors = {"k": both[..., : k.shape[-1]], "v": both[..., k.shape[-1] :]}
@@ -173,7 +173,7 @@ class _Layout:
             return tensors | self._pages(self._rows(operands.k_rope))
         if rope_layout != "fused":
             rows = self._view(self._place(self._rows(operands.k_rope), rope_layout))
-            tensors["k_rope"] = rows if rope_heads(self.spec) > 1 else rows.squeeze(-2)
+            tensors["k_rope"] = rows if self.spec.k_rope.num_heads > 1 else rows.squeeze(-2)
         return tensors
 
     def lengths(self) -> dict[str, Tensor]:
@@ -254,7 +254,7 @@ class _Layout:
             at += counts[i]
         cache = self._view(cache)
         return {
-            "k_rope": cache if rope_heads(self.spec) > 1 else cache.squeeze(-2),
+            "k_rope": cache if self.spec.k_rope.num_heads > 1 else cache.squeeze(-2),
             "block_table": self._view(table, filler=UNUSED_PAGE),
         }
 

@@ -15,6 +15,11 @@ def takes_cache_seqlens(spec: KernelSpec) -> bool:
     return spec.kv.seqlens or spec.kv_length_counts == "prefix"
 
 
+def draws_tickets(spec: KernelSpec) -> bool:
+    """Whether blocks take their tiles from a counter in memory."""
+    return spec.scheduler.kind == "queued"
+
+
 def prefill_arguments(spec: KernelSpec) -> tuple[Argument, ...]:
     """Arguments in the order of the kernel's `Arguments` struct."""
     found = [
@@ -75,5 +80,6 @@ def prefill_arguments(spec: KernelSpec) -> tuple[Argument, ...]:
         )
     if spec.score_mod.kind == "alibi" and spec.score_mod.slopes == "tensor":
         found.append(Argument("alibi_slopes", "const float*", "[num_heads]"))
-    found.append(Argument("tickets", "int*", "0 before and after every launch"))
+    if draws_tickets(spec):
+        found.append(Argument("tickets", "int*", "0 before and after every launch"))
     return tuple(found)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from mlagen.dtypes import DTYPES
+from mlagen.spec.scheduler import Scheduler
 
 if TYPE_CHECKING:
     from mlagen.spec.model import KernelSpec
@@ -34,8 +35,16 @@ def kernel_name(spec: KernelSpec) -> str:
     if geometry.qk_rope_head_dim:
         parts.append(rope_word(spec.k_rope))
     parts += [word for word, given in (("sink", spec.sink), ("lse", spec.lse)) if given]
+    parts += scheduler_words(spec.scheduler)
     parts.append(spec.hash[:HASH_LETTERS])
     return "_".join(parts)
+
+
+def scheduler_words(scheduler: Scheduler) -> list[str]:
+    """What is unusual about the order of tiles."""
+    usual = Scheduler()
+    found = [(scheduler.kind, usual.kind), (scheduler.order, usual.order)]
+    return [word.replace("_", "") for word, default in found if word != default]
 
 
 def mask_word(mask: Any) -> str:  # Any: the union of spec.mask, read by `kind`

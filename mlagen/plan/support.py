@@ -101,10 +101,6 @@ def unsupported(spec: KernelSpec, offer: Offer) -> Iterable[str]:
         yield f"score_mod: {kind}; available: {', '.join(AVAILABLE_SCORE_MODS)}"
     if spec.partition.kind != "none":
         yield f"partition: {spec.partition.kind}; available: none"
-    if spec.scheduler.kind != "queued":
-        yield f"scheduler.kind: {spec.scheduler.kind}; available: queued (atomic tickets, measured fastest)"
-    if spec.scheduler.order != "longest_first":
-        yield f"scheduler.order: {spec.scheduler.order}; available: longest_first"
     yield from unsupported_config(spec, offer)
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from mlagen.dtypes import DTYPES
 from mlagen.plan import fa4_config, prefill_sm90, prefill_sm100
-from mlagen.plan.arguments import takes_cache_seqlens
+from mlagen.plan.arguments import draws_tickets, takes_cache_seqlens
 from mlagen.plan.prefill_sm90 import PANEL_COLUMNS
 from mlagen.render import operands
 from mlagen.render.constants import prefill_constants
@@ -73,6 +73,7 @@ def _shared_names(plan: KernelPlan) -> dict[str, Any]:
         "has_score_mod": spec.score_mod.kind != "identity",
         "key_offsets": "cu_seqlens_k" if spec.kv.row_offsets else "cu_seqlens_q",
         "has_cache_seqlens": takes_cache_seqlens(spec),
+        "draws_tickets": draws_tickets(spec),
         "mask_has_left_bound": left_bound,
         "mask_has_right_bound": right_bound,
         "load_maps": load_maps,

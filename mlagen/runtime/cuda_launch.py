@@ -11,6 +11,7 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from mlagen.errors import DriverError, MlagenError
+from mlagen.plan.arguments import draws_tickets
 from mlagen.runtime.driver import TENSOR_MAP_BYTES
 from mlagen.runtime.launch import LaunchForm, output_shapes
 
@@ -52,6 +53,7 @@ class Recipe:
         self._out_name, self._lse_name = call.written.get("out"), call.written.get("lse")
         self._new_out = _allocator(call, out_shape, str(plan.spec.output_dtype))
         self._new_lse = _allocator(call, rows, "float32")
+        self._draws_tickets = draws_tickets(plan.spec)
         self._writes_lse, self._returns_lse = plan.spec.lse, call.options.return_lse
         like = call.tensors["v"]
         form = LaunchForm(
@@ -104,7 +106,9 @@ class Recipe:
         if foreign:
             driver.push_context(device.context)
         try:
-            if driver.is_capturing(stream):
+            if not self._draws_tickets:
+                self._write_and_launch(stream, [*addresses, 0])
+            elif driver.is_capturing(stream):
                 self._capture(stream, addresses)
             else:
                 addresses.append(device.counters.of_stream(driver.stream_id(stream)))

@@ -116,8 +116,8 @@ class Kernels:
 
     Attributes:
         specs: What was loaded, in the order of the file.
-        most_blocks: Most blocks of a launch on a GPU; None for one an SM. With few, each block
-            walks many tiles, which tests want and nobody else.
+        most_blocks: Most blocks of a launch on a GPU, where a block walks several tiles; None for
+            one an SM. With few, each block walks many tiles, which tests want and nobody else.
     """
 
     def __init__(

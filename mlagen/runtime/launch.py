@@ -61,8 +61,8 @@ class MapForm:
 class LaunchForm:
     """Everything about the launches of one signature but their addresses.
 
-    A call's addresses are those of the tensors in `names`, then of `out`, of the LSE (0 if there is none) and of the
-    ticket counter.
+    A call's addresses are those of the tensors in `names`, then of `out`, of the LSE and of the ticket counter (0 if
+    there is none).
 
     Attributes:
         plan: The kernel.
@@ -93,12 +93,13 @@ class LaunchForm:
             extents: Its sizes.
             out: Its output, or anything with the same shape and strides.
             lse: Likewise.
-            most_blocks: Most blocks to launch.
+            most_blocks: Most blocks to launch, where a block walks several tiles.
         """
         self.plan = plan
         bound = tile_bound(plan, call, extents)
         self.has_tiles = bound > 0
-        self.grid = min(bound, most_blocks)
+        # A block that walks no further must find no more than one tile: the grid is not for the caller to choose.
+        self.grid = bound if plan.spec.scheduler.kind == "transient" else min(bound, most_blocks)
         self.arguments = ArgumentStruct(plan, scalar_values(plan, call, extents, lse))
         sources = [_source(tensor_map, call, out) for tensor_map in plan.tensor_maps]
         mapped = [name for name in dict.fromkeys(sources) if name != "out"]

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from mlagen.errors import FindingsError, InputError
+from mlagen.plan.arguments import draws_tickets
 from mlagen.runtime.addressing import check_strides
 from mlagen.runtime.device_values import check_device_values
 from mlagen.runtime.host_tensor import HostTensor, host_tensor, new_host_array
@@ -37,7 +38,7 @@ class Simulator:
             late as possible), `eager`, `pct:SEED` (random priorities), or `replay:FILE`.
         level: `strict` applies the rules of the PTX ISA by the letter; in `practice`, those that working compilers
             break are notes.
-        ctas: Most blocks of a launch.
+        ctas: Most blocks of a launch, where a block walks several tiles.
         trace: Whether to keep every step, for `mlagen.sim.trace`.
         most_steps: After how many steps to give up; None for the simulator's own limit, beyond any small problem.
         accumulation: How wgmma adds up: `fast`, or as `hardware` does, to the last bit; see `mlagen.sim.products`.
@@ -200,7 +201,8 @@ def _simulate(
         ]
     except ValueError as error:
         raise InputError(f"{error}\n  pass copies of the arrays") from error
-    tickets = memory.reserve(COUNTER_BYTES, "tickets")
+    draws = draws_tickets(form.plan.spec)
+    tickets = memory.reserve(COUNTER_BYTES, "tickets") if draws else 0
     result = simulate(
         kernel.ptx,
         form.record([*inputs, out, lse, tickets]),
@@ -212,7 +214,7 @@ def _simulate(
         most_steps=simulator.most_steps or MOST_STEPS,
         accumulation=simulator.accumulation,
     )
-    return _with_counter_checked(result, memory, tickets)
+    return _with_counter_checked(result, memory, tickets) if draws else result
 
 
 def _with_counter_checked(

@@ -46,7 +46,7 @@ class Problem:
         name: Says what is special about it; unique among a kernel's problems.
         tensors: Arguments of `run` under their canonical names; bfloat16 is that of `ml_dtypes`.
         options: Other arguments of `run`: `softmax_scale`, `max_seqlen_q`.
-        ctas: How many blocks to run it with.
+        ctas: How many blocks to run it with, where a block walks several tiles.
         is_exact: Every probability is a power of two: only the output is rounded.
         is_hostile: Offsets, lengths or page ids are such as `validate=True` refuses.
     """

@@ -116,7 +116,6 @@ def test_full_barriers_expect_the_bytes_of_their_boxes(shipped: KernelPlan) -> N
         ({"config": {"softmax_order": True}}, "config.softmax_order: True; available: False"),
         ({"config": {"exp2_emulation_share": 0.25}}, "config.exp2_emulation_share: 0.25"),
         ({"partition": {"kind": "split_kv", "splits": 2}}, "partition: split_kv; available: none"),
-        ({"scheduler": {"kind": "transient"}}, "scheduler.kind: transient; available: queued"),
         ({"mask": "document"}, "mask: document"),
     ],
 )

@@ -94,6 +94,15 @@ def test_names_are_different_and_identifiers() -> None:
     assert all(name.isidentifier() for name in names)
 
 
+def test_name_tells_an_unusual_scheduler() -> None:
+    def words(**scheduler: str) -> str:
+        return plan(scheduler=scheduler).name
+
+    assert "_fused_transient_natural_" in words(kind="transient", order="natural")
+    assert "_fused_rotate_" in words(order="rotate")
+    assert "queued" not in words(kind="queued", order="longest_first")
+
+
 def test_name_tells_the_options_and_ends_with_the_hash() -> None:
     kernel = plan(
         dtype="float16",
@@ -234,6 +243,12 @@ def test_an_option_that_is_off_leaves_no_argument(
     assert [argument.name for argument in plan(**options).arguments] == [*ALWAYS, *names, "tickets"]
 
 
+@pytest.mark.parametrize("kind", ["transient", "persistent"])
+def test_only_queued_kernels_take_a_counter(kind: str) -> None:
+    names = [argument.name for argument in plan(scheduler=kind).arguments]
+    assert [*names, "tickets"] == [argument.name for argument in plan().arguments]
+
+
 def test_cost_of_a_key_tile_equals_the_arithmetic() -> None:
     cost = plan().cost
     # 128 x 128 x (192 + 128) multiply-adds at 2048 a cycle, 128 x 128 exponentials at 16, 128 x 320 x 2 bytes.
@@ -289,8 +304,6 @@ def test_key_tile_that_splits_pages_is_refused() -> None:
         ),
         ({"score_mod": ["alibi", {"kind": "softcap", "cap": 30}]}, "score_mod: chain"),
         ({"partition": {"kind": "split_kv", "splits": 2}}, "partition: split_kv; available: none"),
-        ({"scheduler": {"kind": "persistent"}}, "scheduler.kind: persistent; available: queued"),
-        ({"scheduler": {"order": "natural"}}, "scheduler.order: natural; available: longest_first"),
         ({"dtype": "float8_e4m3fn"}, "dtype: float8_e4m3fn; available: bfloat16, float16"),
         (
             {"output_dtype": "float16"},

@@ -116,6 +116,22 @@ def test_identity_and_no_mask_render_no_code() -> None:
     assert "next_block<true>" not in text
 
 
+@pytest.mark.parametrize("arch", ["sm_90a", "sm_100a"])
+@pytest.mark.parametrize("kind", ["transient", "persistent"])
+def test_kernels_without_tickets_have_no_atomics(arch: str, kind: str) -> None:
+    queued, chosen = (_code_of(plan(arch=arch, scheduler=one)) for one in ("queued", kind))
+    for word in ("atomicAdd", "tickets", "drawn"):
+        assert word in queued
+        assert word not in chosen
+    assert ("gridDim" in chosen) == (kind == "persistent")
+
+
+def test_only_longest_first_visits_heads_in_sections() -> None:
+    for order in ("longest_first", "natural", "rotate"):
+        text = _code_of(plan(scheduler={"order": order}))
+        assert ("heads_in_section" in text) == (order == "longest_first")
+
+
 def test_static_max_seqlen_is_a_constant() -> None:
     text = _code_of(plan(max_seqlen=4096))
     assert "constexpr int kMaxSeqlenQ = 4096;" in text

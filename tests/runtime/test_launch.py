@@ -92,6 +92,14 @@ def test_grid_is_the_bound_on_tiles(
     assert fake.launches[0].block == 384
 
 
+def test_a_transient_kernel_gets_a_block_for_every_tile(fake: FakeDriver, load: LoadFake) -> None:
+    spec = make_spec(scheduler="transient")
+    kernels = load(spec)
+    kernels.most_blocks = 2  # of kernels whose blocks walk several tiles
+    kernels.run(make_tensors(spec, q_lens=(10_000,), k_lens=(5,)))
+    assert fake.launches[0].grid == 79 * 4
+
+
 def test_static_max_seqlen_bounds_the_grid(fake: FakeDriver, load: LoadFake) -> None:
     spec = make_spec(max_seqlen=128)
     load(spec).run(make_tensors(spec, q_lens=(128,), k_lens=(128,)))

@@ -184,6 +184,19 @@ def test_inputs_cannot_be_written_and_outputs_can(simulation: FakeSimulation) ->
     assert writable == {"out", "lse", "tickets"}
 
 
+def test_a_transient_kernel_has_no_counter_and_a_block_for_every_tile(
+    simulation: FakeSimulation,
+) -> None:
+    spec = make_spec(lse=True, scheduler="transient")
+    load_sim(spec, simulator=Simulator(ctas=2)).run(as_arrays(make_tensors(spec)))
+    assert {one.name for one in simulation.memories[0].buffers if not one.read_only} == {
+        "out",
+        "lse",
+    }
+    # 40, 0 and 129 rows: for all the host knows, one full tile and three that are not, of 4 heads.
+    assert simulation.records[0].grid[0] == (1 + 3) * 4
+
+
 @pytest.mark.parametrize("kind", ["torch", "numpy"])
 def test_results_are_of_the_callers_kind(simulation: FakeSimulation, kind: str) -> None:
     tensors: Any = make_tensors(SPEC)

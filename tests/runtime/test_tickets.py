@@ -8,6 +8,7 @@ import pytest
 
 from mlagen.errors import DriverError, NoKernelError
 from mlagen.runtime.binaries import Binaries
+from mlagen.runtime.device import devices_of
 from mlagen.runtime.kernel import Kernels
 from mlagen.runtime.tickets import COUNTER_BYTES, POOL_COUNTERS, TicketCounters
 from tests.runtime.calls import make_spec, make_tensors
@@ -80,6 +81,21 @@ def test_counters_are_zero_and_apart(
     (address,) = tickets(fake)
     assert (int(address) - base) % COUNTER_BYTES == 0
     assert base <= address < base + len(data)
+
+
+@pytest.mark.parametrize("kind", ["transient", "persistent"])
+def test_kernels_without_tickets_take_no_counter(
+    fake: FakeDriver, load: LoadFake, tensors: dict[str, torch.Tensor], kind: str
+) -> None:
+    kernels = load(make_spec(scheduler=kind))
+    counters = devices_of(fake).get(0).counters
+    kernels.run(tensors)
+    before = counters.take()
+    fake.capturing.add(fake.stream)
+    kernels.run(tensors)
+    assert abs(counters.take() - before) == COUNTER_BYTES, "the launches took none in between"
+    assert all("tickets" not in launch.arguments for launch in fake.launches)
+    assert len(fake.launches) == 2
 
 
 def test_an_empty_pool_is_extended_during_a_capture(fake: FakeDriver) -> None:

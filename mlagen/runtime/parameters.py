@@ -85,8 +85,9 @@ class ArgumentStruct:
             plan: The kernel.
             values: Arguments by name. What is not among them is an address.
         """
-        codes = (_FORMATS.get(argument.ctype, _POINTER) for argument in plan.arguments)
-        self._struct = struct.Struct("@" + "".join(codes) + "0" + _POINTER)
+        codes = [_FORMATS.get(argument.ctype, _POINTER) for argument in plan.arguments]
+        widest = max(codes, key=struct.calcsize)
+        self._struct = struct.Struct("@" + "".join(codes) + "0" + widest)
         self._template = [values.get(argument.name, 0) for argument in plan.arguments]
         self.size_bytes = self._struct.size
         self.open_slots = {

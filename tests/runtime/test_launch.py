@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 import threading
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
 
 from mlagen.errors import DriverError, InputError
+from mlagen.plan import plan_kernel
+from mlagen.runtime.parameters import ArgumentStruct
 from tests.runtime.calls import DEEPSEEK, GLM_FLASH, PAGED_64, make_spec, make_tensors
 from tests.runtime.fake_driver import H200_SMS, FakeDriver
 
@@ -340,3 +342,11 @@ def test_lse_that_shares_memory_with_another_tensor_is_refused(load: LoadFake, o
     }
     with pytest.raises(InputError, match=names[other]):
         load(spec).run(tensors)
+
+
+def test_a_struct_is_padded_to_its_widest_field() -> None:
+    """Without a pointer it is aligned to four bytes, as the compiler has it."""
+    dense: dict[str, Any] = {"q_layout": "dense", "kv": "dense"}
+    for kind, size in (("persistent", 5 * 4), ("queued", 6 * 4 + 8)):
+        plan = plan_kernel(make_spec(**dense, scheduler=kind))
+        assert ArgumentStruct(plan, {}).size_bytes == size, [one.name for one in plan.arguments]

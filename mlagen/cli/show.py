@@ -14,6 +14,7 @@ from mlagen.cli.selection import find_kernel
 from mlagen.compile.sass import disassemble, find_nvdisasm
 from mlagen.errors import MissingDependencyError
 from mlagen.plan import plan_kernel
+from mlagen.plan.cycle_model import DEVICES, NUM_HEADS, predictions, step_of
 from mlagen.render import render_kernel
 
 if TYPE_CHECKING:
@@ -56,6 +57,7 @@ def command(*, target: str, kernel: str | None, what: str | None, as_json: bool)
                 print_json(_as_json(plan, built))
             else:
                 _print_plan(plan)
+                _print_prediction(plan)
                 _print_built(built)
 
 
@@ -146,6 +148,33 @@ def _print_plan(plan: KernelPlan) -> None:
     )
 
 
+def _print_prediction(plan: KernelPlan) -> None:
+    """What the cycle model says, and that nobody has measured it."""
+    device = DEVICES[plan.arch.name]
+    step = step_of(plan, device)
+    print()
+    print_table(
+        ("unit", "cycles", "of the step"),
+        [
+            *((unit, f"{n:.0f}", f"{n / step.cycles:.0%}") for unit, n in step.units.items()),
+            ("a step, with losses", f"{step.cycles:.0f}", ""),
+        ],
+        title=f"Predicted step on a {device.name}",
+    )
+    found = predictions(plan)
+    if not found:
+        return
+    print()
+    print_table(
+        (f"one sequence, {NUM_HEADS} heads", "ms", "TFLOP/s", "of peak", "bound by"),
+        [
+            (p.shape, f"{p.time_ms:.3f}", f"{p.tflops:.0f}", f"{p.of_peak:.0%}", p.bound_by)
+            for p in found
+        ],
+        title=f"Predicted, not measured: {device.name} at {device.clock_ghz} GHz",
+    )
+
+
 def _print_built(built: BuiltKernel | None) -> None:
     print()
     if built is None:
@@ -161,12 +190,13 @@ def _sass_facts(built: BuiltKernel) -> dict[str, object]:
         return {}
     sass = disassemble(built.cubin)
     wanted = built.plan.hgmma_per_tile
+    product = "HGMMA" if wanted else "UTCHMMA"
     loops = [str(loop) for loop in sass.loops() if loop.count("HGMMA") == wanted]
     return {
         "instructions": len(sass.instructions),
         "highest register": sass.highest_register,
-        "HGMMA": sum(instruction.opcode == "HGMMA" for instruction in sass.instructions),
-        "main loops": "; ".join(loops) or "none",
+        product: sum(instruction.opcode == product for instruction in sass.instructions),
+        **({"main loops": "; ".join(loops) or "none"} if wanted else {}),
     }
 
 
@@ -179,6 +209,7 @@ def _as_json(plan: KernelPlan, built: BuiltKernel | None) -> dict[str, object]:
         "spec_hash": spec.hash,
         "threads": plan.threads,
         "shared_memory_bytes": plan.shared_memory_bytes,
+        "predicted": _prediction(plan),
         "compiled": None,
     }
     if built is not None:
@@ -187,6 +218,16 @@ def _as_json(plan: KernelPlan, built: BuiltKernel | None) -> dict[str, object]:
             name.replace(" ", "_"): value for name, value in _sass_facts(built).items()
         }
     return shown
+
+
+def _prediction(plan: KernelPlan) -> dict[str, object]:
+    device = DEVICES[plan.arch.name]
+    step = step_of(plan, device)
+    return {
+        "device": dataclasses.asdict(device),
+        "step": {"units": step.units, "cycles": step.cycles, "bound_by": step.bound_by},
+        "launches": [dataclasses.asdict(prediction) for prediction in predictions(plan)],
+    }
 
 
 def _plain(value: object) -> object:

@@ -1,0 +1,264 @@
+"""How fast a kernel should be: what a step costs each unit of an SM, and what a launch adds around its steps.
+
+Predictions, not measurements: whoever shows one says so. The same code predicts the kernels of both architectures, so
+that its error is known where a kernel has been timed (docs/kernels/prefill_sm100.md has the comparison, and the origin
+of every constant).
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from mlagen.dtypes import DTYPES
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from mlagen.plan.plan import KernelPlan
+    from mlagen.spec.mask import Mask
+
+# What is predicted: one sequence of these lengths, and as many heads as DeepSeek-V3 has.
+SEQLENS = (2048, 4096, 8192)
+NUM_HEADS = 128
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """A GPU, as far as a prediction needs it.
+
+    Attributes:
+        name: What people call it.
+        arch: Of its kernels.
+        sms: Streaming multiprocessors (data sheet).
+        clock_ghz: Of the SMs under these kernels, in short bursts: tensor cores at work draw more power than the clock
+            of the data sheet allows. H200: hardware counters read 1.55 to 1.61 under such kernels (2026-12-01). B200:
+            assumed, the same part of the data sheet's clock.
+        l2_bytes_per_cycle: That L2 delivers to an SM. H200: the most that a kernel was seen to get (2026-12-01), so no
+            limit. B200: assumed to be the same.
+        memory_bytes_per_s: Bandwidth of the device's memory (data sheet).
+    """
+
+    name: str
+    arch: str
+    sms: int
+    clock_ghz: float
+    l2_bytes_per_cycle: float
+    memory_bytes_per_s: float
+
+
+H200 = Device("H200", "sm_90a", 132, 1.60, 33.6, 4.8e12)
+B200 = Device("B200", "sm_100a", 148, 1.62, 33.6, 8.0e12)
+DEVICES = {device.arch: device for device in (H200, B200)}
+
+SHARED_BYTES_PER_CYCLE = 128  # of an SM: 32 banks of 4 bytes (CUDA programming guide)
+ISSUE_SLOTS_PER_CYCLE = 4  # of an SM: one for each quarter
+EXP2_CYCLES = 8  # of one warp instruction on the quarter's unit, which does 4 a cycle
+# Warp instructions that the softmax takes for 32 scores: 524 for 64 scores a lane, 460 for 128 (packed fp32 pairs and
+# maxima of three), counted in the machine code of the main loops without a mask, NVRTC 13.5.
+INSTRUCTIONS_PER_SCORE = {"sm_90a": 8.2, "sm_100a": 3.6}
+# From the last product of scores to the first exponential and from the last one to the next product: barriers, loads of
+# tensor memory, maximum, vote, stores. Assumed.
+SOFTMAX_OVERHEAD_CYCLES = 300
+HANDED_OVER_FIRST = 0.75  # of the probabilities, after which P V begins (sm_100a)
+CHAINS = 2  # warpgroups that do softmax at a time
+
+# Fitted to the measured rows of sm_90a (docs/measurements.md, cool) and carried over to sm_100a unchecked.
+STEP_LOSS = 0.07  # of a step's bound: arbitration between warpgroups, barriers
+TILE_CYCLES = 4_750  # of a tile: first loads and softmax that nothing hides, masks, output
+LAUNCH_S = 4e-6  # from event to event around an empty launch; assumed
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What `tile_m` rows x `tile_n` keys cost each unit of an SM, in cycles.
+
+    Attributes:
+        units: Cycles by unit; they work side by side.
+        chain: Least cycles between two steps of one warpgroup: its products and its softmax wait for each other.
+    """
+
+    units: dict[str, float]
+    chain: float
+
+    @property
+    def bound_by(self) -> str:
+        """The unit that takes longest."""
+        return max(self.units, key=lambda unit: self.units[unit])
+
+    @property
+    def cycles(self) -> float:
+        """Cycles of a step among many."""
+        return max(self.units.values()) * (1 + STEP_LOSS)
+
+    @property
+    def cycles_alone(self) -> float:
+        """Cycles of a step in which only one half of the rows takes part: nothing hides its chain."""
+        return max(self.chain, max(self.units.values()) / 2) * (1 + STEP_LOSS)
+
+
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """What one launch of a kernel is predicted to take.
+
+    Attributes:
+        device: Name of the GPU.
+        shape: The mask's kind and the length, for people.
+        seqlen: Queries and keys of the one sequence.
+        num_heads: Query heads.
+        time_ms: Of the launch.
+        tflops: 2 (qk + v) x heads x visible pairs of query and key in that time.
+        bound_by: What limits it.
+        of_peak: Part of what the tensor cores do at that clock.
+    """
+
+    device: str
+    shape: str
+    seqlen: int
+    num_heads: int
+    time_ms: float
+    tflops: float
+    bound_by: str
+    of_peak: float
+
+
+def predictions(plan: KernelPlan) -> tuple[Prediction, ...]:
+    """What a kernel is predicted to do on its architecture's GPU, one for each of `SEQLENS`.
+
+    None for kernels whose launches this model does not describe: other ways to hand out tiles, parts of the keys.
+    """
+    spec = plan.spec
+    scheduling = spec.scheduler.kind, spec.scheduler.order, spec.partition.kind
+    if scheduling != ("queued", "longest_first", "none"):
+        return ()
+    device = DEVICES[plan.arch.name]
+    return tuple(predict(plan, device, seqlen, NUM_HEADS) for seqlen in SEQLENS)
+
+
+def predict(plan: KernelPlan, device: Device, seqlen: int, num_heads: int) -> Prediction:
+    """Predict one launch over one sequence of `seqlen` queries and keys.
+
+    A mask that depends on data counts as one that hides nothing.
+    """
+    geometry, mask = plan.spec.geometry, plan.spec.mask
+    step = step_of(plan, device)
+    cycles = makespan(list(tile_costs(plan, step, seqlen, num_heads)), device.sms)
+    columns = geometry.qk_head_dim + geometry.v_head_dim
+    moved = 2 * columns * seqlen * num_heads * DTYPES[plan.spec.dtype].size_bytes
+    on_sms, in_memory = cycles / (device.clock_ghz * 1e9), moved / device.memory_bytes_per_s
+    time_s = max(on_sms, in_memory) + LAUNCH_S
+    pairs = sum(end - begin for begin, end in (visible(mask, q, seqlen) for q in range(seqlen)))
+    flops = 2 * columns * num_heads * pairs
+    peak = device.sms * plan.arch.tensor_flops_per_cycle * device.clock_ghz * 1e9
+    kind = "dense" if mask.kind == "none" else mask.kind.replace("_", " ")
+    return Prediction(
+        device=device.name,
+        shape=f"{kind} {seqlen // 1024}k",
+        seqlen=seqlen,
+        num_heads=num_heads,
+        time_ms=time_s * 1e3,
+        tflops=flops / time_s / 1e12,
+        bound_by=step.bound_by if on_sms >= in_memory else "device memory",
+        of_peak=flops / time_s / peak,
+    )
+
+
+def step_of(plan: KernelPlan, device: Device) -> Step:
+    """What a step costs each unit."""
+    qk, v = plan.spec.geometry.qk_head_dim, plan.spec.geometry.v_head_dim
+    m, n, chains = plan.tile_m, plan.tile_n, plan.tile_m // rows_of_chain(plan)
+    # Products of each chain's rows read both operands of Q K', and V, from shared memory; P comes from elsewhere.
+    operands = (qk * (m + chains * n) + v * chains * n) * DTYPES[plan.spec.dtype].size_bytes
+    instructions = INSTRUCTIONS_PER_SCORE[plan.arch.name] * m * n / 32
+    chain = chain_cycles(plan)
+    units = {
+        "tensor cores": float(plan.cost.tensor_cycles),
+        "exp2": plan.cost.exp2_cycles * (1 - (plan.spec.config.exp2_emulation_share or 0.0)),
+        "instruction issue": instructions / ISSUE_SLOTS_PER_CYCLE,
+        "shared memory": (operands + plan.cost.bytes_from_l2) / SHARED_BYTES_PER_CYCLE,
+        "L2": plan.cost.bytes_from_l2 / device.l2_bytes_per_cycle,
+        "softmax chain": chain * chains / CHAINS,
+    }
+    return Step(units, chain)
+
+
+def chain_cycles(plan: KernelPlan) -> float:
+    """Least cycles between two steps of the rows of one warpgroup."""
+    product = products(plan)
+    exponentials = rows_of_chain(plan) / 128 * plan.tile_n * EXP2_CYCLES
+    if plan.arch.tensor_memory_columns == 0:  # P V runs beside the softmax of the next scores
+        return product["scores"] + SOFTMAX_OVERHEAD_CYCLES + exponentials
+    # Scores overwrite probabilities: all of P V lies between two softmaxes.
+    return sum(product.values()) + SOFTMAX_OVERHEAD_CYCLES + HANDED_OVER_FIRST * exponentials
+
+
+def products(plan: KernelPlan) -> dict[str, float]:
+    """Tensor-core cycles of the two products of one warpgroup's rows with a key tile."""
+    qk, v = plan.spec.geometry.qk_head_dim, plan.spec.geometry.v_head_dim
+    cycles = plan.cost.tensor_cycles * rows_of_chain(plan) / plan.tile_m
+    return {"scores": cycles * qk / (qk + v), "output": cycles * v / (qk + v)}
+
+
+def rows_of_chain(plan: KernelPlan) -> int:
+    """Query rows of one product and of one softmax warpgroup."""
+    return 64 if plan.arch.tensor_memory_columns == 0 else 128
+
+
+def tile_costs(plan: KernelPlan, step: Step, seqlen: int, num_heads: int) -> Iterator[float]:
+    """Cycles of each tile, in the order in which tiles are drawn: the longest rows first, heads side by side."""
+    for row in range((seqlen - 1) // plan.tile_m * plan.tile_m, -1, -plan.tile_m):
+        both, alone = visited_blocks(plan, row, seqlen)
+        cost = both * step.cycles + alone * step.cycles_alone + TILE_CYCLES
+        yield from [cost - saved_on_diagonal(plan, row, seqlen)] * num_heads
+
+
+def saved_on_diagonal(plan: KernelPlan, row: int, seqlen: int) -> float:
+    """Half of a product of scores, where the upper warpgroup sees only the first half of the tile's last block."""
+    if not plan.half_diagonal:
+        return 0.0
+    mask, n = plan.spec.mask, plan.tile_n
+    last, last_of_upper = (
+        min(row + rows, seqlen) - 1 for rows in (plan.tile_m, rows_of_chain(plan))
+    )
+    block = (visible(mask, last, seqlen)[1] - 1) // n
+    if visible(mask, last_of_upper, seqlen)[1] > block * n + n // 2:
+        return 0.0
+    return products(plan)["scores"] / 2
+
+
+def visited_blocks(plan: KernelPlan, row: int, seqlen: int) -> tuple[int, int]:
+    """Key blocks that all rows of a tile visit together, and those that one half visits alone (sm_100a)."""
+    rows = plan.tile_m if plan.arch.tensor_memory_columns == 0 else rows_of_chain(plan)
+    ranges = []
+    for first in range(row, row + plan.tile_m, rows):
+        last = min(first + rows, seqlen) - 1
+        begin = visible(plan.spec.mask, first, seqlen)[0] // plan.tile_n
+        end = math.ceil(visible(plan.spec.mask, last, seqlen)[1] / plan.tile_n)
+        ranges.append(range(begin, end if first < seqlen else begin))
+    both = set.intersection(*map(set, ranges))
+    return len(both), sum(map(len, ranges)) - len(ranges) * len(both)
+
+
+def visible(mask: Mask, position: int, seqlen: int) -> tuple[int, int]:
+    """The keys that a query sees, [begin, end), where the mask alone says so; else all."""
+    begin, end = 0, seqlen
+    match mask.kind:
+        case "causal":
+            end = position + 1
+        case "sliding_window":
+            begin = 0 if mask.left is None else position - mask.left
+            end = seqlen if mask.right is None else position + mask.right + 1
+        case "chunked":
+            begin = position // mask.size * mask.size
+            end = position + 1 if mask.causal else begin + mask.size
+    return max(begin, 0), min(end, seqlen)
+
+
+def makespan(tiles: Iterable[float], sms: int) -> float:
+    """Cycles until the last SM is done, if each takes the next tile when it is free."""
+    free_at = [0.0] * sms
+    for cycles in tiles:
+        heapq.heapreplace(free_at, free_at[0] + cycles)
+    return max(free_at)

@@ -1,0 +1,146 @@
+"""The cycle model: steps by hand, what a tile visits, and the figures that the documents show."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pytest
+
+from mlagen.plan.cycle_model import (
+    B200,
+    H200,
+    NUM_HEADS,
+    SEQLENS,
+    makespan,
+    predict,
+    predictions,
+    step_of,
+    visible,
+    visited_blocks,
+)
+from tests.plan.kernels import plan
+
+DOCS = Path(__file__).parents[2] / "docs"
+PAGE = (DOCS / "kernels/prefill_sm100.md").read_text(encoding="utf-8")
+DENSE = {"q_layout": "dense", "kv": "dense"}
+KERNELS = {
+    (arch, name): plan(arch=arch, mask=mask, **DENSE)
+    for arch in ("sm_90a", "sm_100a")
+    for name, mask in (("causal", "causal"), ("dense", "none"))
+}
+MASKS = {
+    "none": "none",
+    "causal": "causal",
+    "window": {"kind": "sliding_window", "left": 200, "right": 3},
+    "open window": {"kind": "sliding_window", "left": 200, "right": None},
+    "chunk": {"kind": "chunked", "size": 160},
+    "whole chunk": {"kind": "chunked", "size": 160, "causal": False},
+}
+
+
+def measured() -> dict[str, float]:
+    """TFLOP/s of the rows of docs/measurements.md in short bursts."""
+    lines = (DOCS / "measurements.md").read_text(encoding="utf-8").splitlines()
+    cells = [[cell.strip() for cell in line.split("|")[1:-1]] for line in lines if "| cool |" in line]
+    return {row[0]: float(row[3]) for row in cells}
+
+
+def test_a_step_on_hopper_by_hand() -> None:
+    units = step_of(KERNELS["sm_90a", "dense"], H200).units
+    assert units["tensor cores"] == 128 * 128 * (192 + 128) * 2 / 4096
+    assert units["exp2"] == 128 * 128 / 16
+    # Q 48 KiB; K 48 and V 32 KiB for each of two warpgroups; 80 KiB that TMA writes.
+    assert units["shared memory"] == (48 + 2 * (48 + 32) + 80) * 1024 / 128
+    assert units["L2"] == pytest.approx(80 * 1024 / 33.6)
+    # Scores of 64 rows at the full rate, 64 exponentials a lane, and what lies around them; P V runs beside it.
+    assert units["softmax chain"] == 64 * 128 * 192 * 2 / 4096 + 64 * 8 + 300
+    assert step_of(KERNELS["sm_90a", "dense"], H200).bound_by == "tensor cores"
+
+
+def test_a_step_on_blackwell_by_hand() -> None:
+    step = step_of(KERNELS["sm_100a", "dense"], B200)
+    assert step.units["tensor cores"] == 256 * 128 * (192 + 128) * 2 / 8192
+    assert step.units["exp2"] == 256 * 128 / 16
+    # Q 96 KiB; K 48 and V 32 KiB for each half; 80 KiB that TMA writes.
+    assert step.units["shared memory"] == (96 + 2 * (48 + 32) + 80) * 1024 / 128
+    # Both products of 128 rows, three quarters of 128 exponentials a lane, and what lies around them.
+    assert step.units["softmax chain"] == 128 * 128 * 320 * 2 / 8192 + 0.75 * 128 * 8 + 300
+    assert step.bound_by == "shared memory"
+    assert step.cycles == pytest.approx(2688 * 1.07)
+    assert step.cycles_alone == pytest.approx(step.chain * 1.07)
+
+
+@pytest.mark.parametrize("mask", MASKS.values(), ids=MASKS)
+@pytest.mark.parametrize("arch", ["sm_90a", "sm_100a"])
+def test_visited_blocks_are_those_that_a_loop_finds(arch: str, mask: object) -> None:
+    kernel, seqlen = plan(arch=arch, mask=mask), 900
+    halves = 1 if arch == "sm_90a" else 2
+    rows = kernel.tile_m // halves
+    for row in range(0, seqlen, kernel.tile_m):
+        seen: list[set[int]] = []
+        for half in range(halves):
+            first = row + half * rows
+            queries = range(first, max(first, min(first + rows, seqlen)))
+            keys = {key for q in queries for key in range(*visible(kernel.spec.mask, q, seqlen))}
+            seen.append({key // kernel.tile_n for key in keys})
+        both = set.intersection(*seen)
+        alone = sum(len(blocks - both) for blocks in seen)
+        assert visited_blocks(kernel, row, seqlen) == (len(both), alone)
+
+
+def test_makespan_gives_each_tile_to_the_sm_that_is_free_first() -> None:
+    assert makespan([5, 4, 3, 3, 3], 2) == 10  # 5 + 3, 4 + 3 + 3
+    assert makespan([], 4) == 0
+
+
+def test_longer_sequences_come_nearer_to_the_peak() -> None:
+    for kernel in KERNELS.values():
+        of_peak = [prediction.of_peak for prediction in predictions(kernel)]
+        assert of_peak == sorted(of_peak)
+        assert 0.5 < of_peak[0] < of_peak[-1] < 1 / 1.07
+
+
+def test_few_heads_leave_sms_idle() -> None:
+    kernel = KERNELS["sm_100a", "dense"]
+    few, many = (predict(kernel, B200, 2048, heads).of_peak for heads in (8, 128))
+    assert few < many * 8 * 8 / 148 * 1.1  # 64 tiles for 148 SMs
+
+
+def test_emulated_exponentials_leave_the_exp2_unit() -> None:
+    kernel = KERNELS["sm_100a", "dense"]
+    config = kernel.spec.config.model_copy(update={"exp2_emulation_share": 0.25})
+    object.__setattr__(kernel.spec, "config", config)
+    try:
+        assert step_of(kernel, B200).units["exp2"] == 0.75 * 2048
+    finally:
+        object.__setattr__(kernel.spec, "config", config.model_copy(update={"exp2_emulation_share": None}))
+
+
+def test_known_error_on_hopper_is_within_two_percent() -> None:
+    rows = measured()
+    assert set(rows) == {"causal 2k", "causal 4k", "causal 8k", "dense 8k"}
+    for shape, tflops in rows.items():
+        name, length = shape.split()
+        seqlen = int(length[:-1]) * 1024
+        predicted = predict(KERNELS["sm_90a", name], H200, seqlen, NUM_HEADS)
+        assert abs(predicted.tflops / tflops - 1) < 0.02, shape
+        line = f"| {shape} | {predicted.tflops:.0f} | {tflops:.0f} | {predicted.tflops / tflops - 1:+.1%} |"
+        assert line in PAGE, f"docs/kernels/prefill_sm100.md lacks: {line}"
+
+
+@pytest.mark.parametrize("name", ["causal", "dense"])
+@pytest.mark.parametrize("seqlen", SEQLENS)
+def test_page_shows_what_the_model_predicts_for_a_b200(name: str, seqlen: int) -> None:
+    found = predict(KERNELS["sm_100a", name], B200, seqlen, NUM_HEADS)
+    line = f"| {found.shape} | {found.time_ms:.3f} | {found.tflops:.0f} | {found.of_peak:.0%} | {found.bound_by} |"
+    assert line in PAGE, f"docs/kernels/prefill_sm100.md lacks: {line}"
+
+
+def test_page_shows_the_units_of_a_step() -> None:
+    hopper = step_of(KERNELS["sm_90a", "dense"], H200)
+    blackwell = step_of(KERNELS["sm_100a", "dense"], B200)
+    for unit, cycles in blackwell.units.items():
+        line = f"| {unit} | {hopper.units[unit]:.0f} | {cycles:.0f} |"
+        assert line in PAGE, f"docs/kernels/prefill_sm100.md lacks: {line}"
+    assert math.isclose(max(blackwell.units.values()), 2688)

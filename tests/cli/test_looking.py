@@ -84,7 +84,16 @@ def test_kernel_of_a_shipped_spec_is_found_without_naming_it(mlagen: Command, sp
 def test_show_has_plan_budgets_and_machine_code(mlagen: Command, built: Path) -> None:
     outcome = mlagen("show", built, CAUSAL)
     assert outcome.status == 0
-    for part in ("shared memory", "k_full", "Tensor maps", "cu_seqlens_q", "HGMMA", "build key"):
+    parts = (
+        "shared memory",
+        "k_full",
+        "Tensor maps",
+        "cu_seqlens_q",
+        "HGMMA",
+        "build key",
+        "Predicted",
+    )
+    for part in parts:
         assert part in outcome.out
 
 
@@ -94,6 +103,7 @@ def test_show_of_a_kernel_that_is_not_built_compiles_nothing(
     document = json.loads(mlagen("show", spec, CAUSAL, "--json").out)
     assert document["compiled"] is None
     assert document["tile_m"] == 128
+    assert [launch["device"] for launch in document["predicted"]["launches"]] == ["H200"] * 3
     assert not cache_folder.exists()
 
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from mlagen.dtypes import DTYPES
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterator, Sequence
 
     from mlagen.plan.plan import KernelPlan
     from mlagen.spec.mask import Mask
@@ -68,6 +68,7 @@ CHAINS = 2  # warpgroups that do softmax at a time
 # Fitted to the measured rows of sm_90a (docs/measurements.md, cool) and carried over to sm_100a unchecked.
 STEP_LOSS = 0.07  # of a step's bound: arbitration between warpgroups, barriers
 TILE_CYCLES = 4_750  # of a tile: first loads and softmax that nothing hides, masks, output
+BLOCK_CYCLES = 3_000  # of a block's start: launch, barriers, tensor memory, descriptors; assumed
 LAUNCH_S = 4e-6  # from event to event around an empty launch; assumed
 
 
@@ -127,11 +128,9 @@ class Prediction:
 def predictions(plan: KernelPlan) -> tuple[Prediction, ...]:
     """What a kernel is predicted to do on its architecture's GPU, one for each of `SEQLENS`.
 
-    None for kernels whose launches this model does not describe: other ways to hand out tiles, parts of the keys.
+    None for kernels that split the keys: those are for launches that do not fill the GPU.
     """
-    spec = plan.spec
-    scheduling = spec.scheduler.kind, spec.scheduler.order, spec.partition.kind
-    if scheduling != ("queued", "longest_first", "none"):
+    if plan.spec.partition.kind != "none":
         return ()
     device = DEVICES[plan.arch.name]
     return tuple(predict(plan, device, seqlen, NUM_HEADS) for seqlen in SEQLENS)
@@ -144,7 +143,8 @@ def predict(plan: KernelPlan, device: Device, seqlen: int, num_heads: int) -> Pr
     """
     geometry, mask = plan.spec.geometry, plan.spec.mask
     step = step_of(plan, device)
-    cycles = makespan(list(tile_costs(plan, step, seqlen, num_heads)), device.sms)
+    tiles = list(tile_costs(plan, step, seqlen, num_heads))
+    cycles = makespan(tiles, device.sms, plan.spec.scheduler.kind)
     columns = geometry.qk_head_dim + geometry.v_head_dim
     moved = 2 * columns * seqlen * num_heads * DTYPES[plan.spec.dtype].size_bytes
     on_sms, in_memory = cycles / (device.clock_ghz * 1e9), moved / device.memory_bytes_per_s
@@ -207,11 +207,19 @@ def rows_of_chain(plan: KernelPlan) -> int:
 
 
 def tile_costs(plan: KernelPlan, step: Step, seqlen: int, num_heads: int) -> Iterator[float]:
-    """Cycles of each tile, in the order in which tiles are drawn: the longest rows first, heads side by side."""
-    for row in range((seqlen - 1) // plan.tile_m * plan.tile_m, -1, -plan.tile_m):
+    """Cycles of each tile, in the order in which tiles are handed out."""
+    costs = []
+    for row in range(0, seqlen, plan.tile_m):
         both, alone = visited_blocks(plan, row, seqlen)
         cost = both * step.cycles + alone * step.cycles_alone + TILE_CYCLES
-        yield from [cost - saved_on_diagonal(plan, row, seqlen)] * num_heads
+        costs.append(cost - saved_on_diagonal(plan, row, seqlen))
+    order = plan.spec.scheduler.order
+    if order == "longest_first":  # heads side by side
+        for cost in reversed(costs):
+            yield from [cost] * num_heads
+    else:
+        for head in range(num_heads):
+            yield from reversed(costs) if order == "rotate" and head % 2 else costs
 
 
 def saved_on_diagonal(plan: KernelPlan, row: int, seqlen: int) -> float:
@@ -256,9 +264,12 @@ def visible(mask: Mask, position: int, seqlen: int) -> tuple[int, int]:
     return max(begin, 0), min(end, seqlen)
 
 
-def makespan(tiles: Iterable[float], sms: int) -> float:
-    """Cycles until the last SM is done, if each takes the next tile when it is free."""
-    free_at = [0.0] * sms
+def makespan(tiles: Sequence[float], sms: int, kind: str) -> float:
+    """Cycles until the last SM is done, with a scheduler of this kind."""
+    if kind == "persistent":
+        return max(sum(tiles[sm::sms]) for sm in range(sms))
+    start = BLOCK_CYCLES if kind == "transient" else 0
+    free_at = [0.0] * sms  # each takes the next tile when it is free
     for cycles in tiles:
-        heapq.heapreplace(free_at, free_at[0] + cycles)
+        heapq.heapreplace(free_at, free_at[0] + start + cycles)
     return max(free_at)

@@ -10,6 +10,7 @@ import pytest
 
 from mlagen.plan.cycle_model import (
     B200,
+    BLOCK_CYCLES,
     H200,
     NUM_HEADS,
     SEQLENS,
@@ -17,6 +18,7 @@ from mlagen.plan.cycle_model import (
     predict,
     predictions,
     step_of,
+    tile_costs,
     visible,
     visited_blocks,
 )
@@ -92,9 +94,26 @@ def test_visited_blocks_are_those_that_a_loop_finds(arch: str, mask: object) -> 
         assert visited_blocks(kernel, row, seqlen) == (len(both), alone)
 
 
-def test_makespan_gives_each_tile_to_the_sm_that_is_free_first() -> None:
-    assert makespan([5, 4, 3, 3, 3], 2) == 10  # 5 + 3, 4 + 3 + 3
-    assert makespan([], 4) == 0
+def test_tiles_go_to_the_sm_that_is_free_first_or_by_a_fixed_stride() -> None:
+    tiles = [5.0, 4.0, 3.0, 3.0, 3.0]
+    assert makespan(tiles, 2, "queued") == 10  # 5 + 3, 4 + 3 + 3
+    assert makespan(tiles, 2, "persistent") == 11  # 5 + 3 + 3, 4 + 3
+    assert makespan(tiles, 2, "transient") == 10 + 3 * BLOCK_CYCLES
+    assert makespan([], 4, "queued") == 0
+
+
+@pytest.mark.parametrize("order", ["longest_first", "natural", "rotate"])
+def test_every_order_hands_out_the_same_tiles(order: str) -> None:
+    kernel = plan(arch="sm_100a", mask="causal", scheduler={"order": order})
+    step = step_of(kernel, B200)
+    one, two = (list(tile_costs(kernel, step, 1024, heads)) for heads in (1, 2))
+    ascending = sorted(one)
+    expected = {
+        "longest_first": sorted(ascending * 2, reverse=True),
+        "natural": ascending * 2,
+        "rotate": ascending + ascending[::-1],
+    }
+    assert two == expected[order]
 
 
 def test_longer_sequences_come_nearer_to_the_peak() -> None:

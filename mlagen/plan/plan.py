@@ -215,6 +215,8 @@ class KernelPlan:
         cost: Cost of one key tile.
         kv_slots: Slots of the ring in which K and V take turns, 0 if each has its own.
         tensor_regions: Tensor-memory map; empty where there is none.
+        exp2_emulation_share: Share of the exponentials that the multiply-add units compute.
+        softmax_order: Named barriers make the softmax warpgroups take turns at the exponentials.
     """
 
     spec: KernelSpec
@@ -240,6 +242,8 @@ class KernelPlan:
     cost: Cost
     kv_slots: int = 0
     tensor_regions: tuple[TensorRegion, ...] = ()
+    exp2_emulation_share: float = 0.0
+    softmax_order: bool = False
 
     @property
     def threads(self) -> int:

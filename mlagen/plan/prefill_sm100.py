@@ -25,6 +25,7 @@ from mlagen.plan.plan import (
     Barrier,
     Cost,
     KernelPlan,
+    NamedBarrier,
     Role,
     TensorMapPlan,
     TensorRegion,
@@ -55,6 +56,7 @@ CONSUMER_WARPS = 4 * 3 + 2
 L2_SECTION_MIB = 64  # of K and V that heads in flight share; not measured, B200s have 126 MB of L2
 
 PROBABILITY_GROUP = 32  # keys whose probabilities are computed and stored together
+PAIRS_OF_A_GROUP = PROBABILITY_GROUP // 2  # two exponentials are emulated together
 
 LARGEST_RESCALE_THRESHOLD = {"float16": 15, "bfloat16": 60}
 DEFAULT_RESCALE_THRESHOLD = 0.5  # as on sm_90a: docs/kernels/prefill_sm90.md has the figures
@@ -71,6 +73,8 @@ def plan_prefill_sm100(spec: KernelSpec) -> KernelPlan:
     arch = ARCHS[spec.arch]
     layout = choose_layout(spec)
     geometry, config = spec.geometry, spec.config
+    emulation_share = config.exp2_emulation_share or 0.0
+    softmax_order = bool(config.softmax_order)
     flops = 2 * layout.tile_m * layout.tile_n * (geometry.qk_head_dim + geometry.v_head_dim)
     return KernelPlan(
         spec=spec,
@@ -91,7 +95,7 @@ def plan_prefill_sm100(spec: KernelSpec) -> KernelPlan:
         mask_bounds=mask_bounds(spec.mask),
         regions=shared_memory_map(spec, layout),
         barriers=barriers(layout),
-        named_barriers=(),
+        named_barriers=(NamedBarrier("turn", 1, HALVES),) if softmax_order else (),
         roles=(
             Role(
                 "softmax",
@@ -119,13 +123,17 @@ def plan_prefill_sm100(spec: KernelSpec) -> KernelPlan:
         hgmma_per_tile=0,
         cost=Cost(
             tensor_cycles=flops // arch.tensor_flops_per_cycle,
-            exp2_cycles=layout.tile_m * layout.tile_n // arch.exp2_per_cycle,
+            exp2_cycles=round(
+                (1 - emulation_share) * layout.tile_m * layout.tile_n / arch.exp2_per_cycle
+            ),
             bytes_from_l2=ELEMENT_BYTES
             * layout.tile_n
             * (geometry.qk_head_dim + geometry.v_head_dim),
         ),
         kv_slots=layout.kv_slots,
         tensor_regions=tensor_memory_map(layout),
+        exp2_emulation_share=emulation_share,
+        softmax_order=softmax_order,
     )
 
 
@@ -174,6 +182,12 @@ def problems(spec: KernelSpec, layout: FA4Layout) -> list[str]:
     if threshold is not None and threshold > largest:
         found.append(
             f"rescale_threshold {threshold:g}: probabilities reach 2^it; {spec.dtype} allows {largest}"
+        )
+    share = spec.config.exp2_emulation_share
+    if share is not None and not (share * PAIRS_OF_A_GROUP).is_integer():
+        found.append(
+            f"exp2_emulation_share {share:g} is no multiple of 1/{PAIRS_OF_A_GROUP}: of {PAIRS_OF_A_GROUP} pairs of "
+            "keys, a whole number is emulated"
         )
     return found + layout.problems()
 

@@ -53,7 +53,7 @@ SM90 = Offer(
 )
 SM100 = Offer(
     HEAD_DIMS[:2],  # two outputs of 256 columns leave no tensor memory for scores
-    ("tile_n", "rescale_threshold"),
+    ("tile_n", "rescale_threshold", "exp2_emulation_share", "softmax_order"),
     {
         "tile_m": 256,
         "kv_ring": "shared",
@@ -63,8 +63,6 @@ SM100 = Offer(
         "cta_group": 1,
         "cluster_size": 1,
         "single_output": False,
-        "exp2_emulation_share": 0,
-        "softmax_order": False,
         "epilogue": "tma",
         "producer_registers": 56,
         "math_registers": 184,

@@ -112,6 +112,16 @@ def _sm100_constants(plan: KernelPlan) -> list[Constant]:
         Constant("int", "kIssueRegisters", str(roles["issue"].registers)),
         _rescale_threshold(plan),
     ]
+    if plan.exp2_emulation_share:
+        pairs = prefill_sm100.PAIRS_OF_A_GROUP
+        found.append(
+            Constant(
+                "int",
+                "kEmulatedPairs",
+                str(round(plan.exp2_emulation_share * pairs)),
+                f"of each {pairs} pairs of exponentials",
+            )
+        )
     return found
 
 

@@ -74,7 +74,8 @@ class FA4Config(SpecModel):
         None,
         ge=0,
         le=1,
-        description="Share of exponentials computed by a polynomial instead of the exp2 unit, 0 to 1 (exp2 emulation).",
+        description="Share of exponentials computed by a polynomial instead of the exp2 unit, 0 to 1 in steps of 1/16; "
+        "sm_100a (exp2 emulation).",
     )
     ping_pong: bool | None = Field(
         None,
@@ -82,7 +83,8 @@ class FA4Config(SpecModel):
     )
     softmax_order: bool | None = Field(
         None,
-        description="Barriers make softmax warpgroups take turns at the exp2 unit; sm_100a (forced softmax ordering).",
+        description="Barriers make softmax warpgroups take turns at the exponentials; sm_100a (forced softmax "
+        "ordering).",
     )
     half_diagonal: bool | None = Field(
         None,

@@ -1,4 +1,4 @@
-"""The polynomial that replaces the exp2 unit: where its coefficients come from, and what the device function computes."""
+"""The polynomial that replaces the exp2 unit: its coefficients derived, the device function measured."""
 
 from __future__ import annotations
 
@@ -60,7 +60,9 @@ def on_device(x: Array) -> Array:
     text = rendered()
     parts = ["using uint32 = unsigned int;", *re.findall(r"constexpr float kExp2.*\n", text)]
     for name in FUNCTIONS:
-        parts += re.findall(rf"^__device__ [^\n]* {name}\(float.*?^}}\n", text, re.DOTALL | re.MULTILINE)
+        parts += re.findall(
+            rf"^__device__ [^\n]* {name}\(float.*?^}}\n", text, re.DOTALL | re.MULTILINE
+        )
     values = np.concatenate([x, np.zeros(-len(x) % 64, np.float32)]).astype(np.float32)
     result = run("\n".join(parts) + KERNEL, values, grid=len(values) // 64, arch="sm_100a")
     assert not result.findings

@@ -113,8 +113,6 @@ def test_full_barriers_expect_the_bytes_of_their_boxes(shipped: KernelPlan) -> N
         ({"config": {"tile_m": 128}}, "config.tile_m: 128; available: 256"),
         ({"config": {"kv_ring": "separate"}}, "config.kv_ring: separate; available: shared"),
         ({"config": {"single_output": True}}, "config.single_output: True; available: False"),
-        ({"config": {"softmax_order": True}}, "config.softmax_order: True; available: False"),
-        ({"config": {"exp2_emulation_share": 0.25}}, "config.exp2_emulation_share: 0.25"),
         ({"partition": {"kind": "split_kv", "splits": 2}}, "partition: split_kv; available: none"),
         ({"mask": "document"}, "mask: document"),
     ],
@@ -137,6 +135,7 @@ def test_wide_values_are_refused_with_the_dimensions_there_are() -> None:
         ({"tile_n": 96}, "tile_n 96 is not 128 or 64"),
         ({"tile_n": 256}, "tensor memory: 768 columns, 512 available"),
         ({"rescale_threshold": 61}, "rescale_threshold 61: probabilities reach 2^it"),
+        ({"exp2_emulation_share": 0.3}, "exp2_emulation_share 0.3 is no multiple of 1/16"),
     ],
 )
 def test_a_configuration_that_does_not_fit_is_refused(config: dict[str, Any], reason: str) -> None:
@@ -144,6 +143,17 @@ def test_a_configuration_that_does_not_fit_is_refused(config: dict[str, Any], re
         plan(config=config)
     assert reason in str(refusal.value)
     assert "use tile_n 128 with 3 slots of K and V (226 KiB)" in str(refusal.value)
+
+
+@pytest.mark.parametrize(("share", "cycles"), [(0, 2048), (0.25, 1536), (1, 0)])
+def test_emulated_exponentials_cost_the_exp2_unit_nothing(share: float, cycles: int) -> None:
+    assert plan(config={"exp2_emulation_share": share}).cost.exp2_cycles == cycles
+
+
+def test_turns_at_the_exponentials_take_two_named_barriers() -> None:
+    assert plan(config={"softmax_order": False}).named_barriers == ()
+    turn = plan(config={"softmax_order": True}).named_barrier("turn")
+    assert (turn.first_id, turn.copies) == (1, 2)
 
 
 def test_a_narrow_tile_gets_more_slots() -> None:

@@ -84,8 +84,13 @@ def test_methods_of_the_origin_are_functions(method: str) -> None:
         ({"k_rope": {"layout": "paged", "page_size": 64}}, ["block_table", "page_of_lane"]),
         ({"kv_length_counts": "prefix"}, ["cache_seqlens"]),
         ({"mask": {"kind": "chunked", "size": 512}}, ["kChunkSize"]),
+        (
+            {"config": {"exp2_emulation_share": 0.25}},
+            ["exp2_polynomial", "is_emulated", "kEmulatedPairs", "max_or_nan", "mul.rn.f32x2"],
+        ),
+        ({"config": {"softmax_order": True}}, ["kTurnBarrier", "kSoftmaxThreads", "pass_turns"]),
     ],
-    ids=["lse", "sink", "softcap", "alibi", "paged", "prefix", "chunked"],
+    ids=["lse", "sink", "softcap", "alibi", "paged", "prefix", "chunked", "exp2", "order"],
 )
 def test_an_option_that_is_off_leaves_nothing(options: dict[str, Any], words: list[str]) -> None:
     with_option = _code_of(plan(**options))

@@ -12,6 +12,7 @@ import pytest
 
 from mlagen.plan.support import SM100
 from mlagen.runtime.simulator import Simulator
+from mlagen.spec.config import FA4Config
 from mlagen.trials import Trial, run_trial
 from mlagen.verify.problems import problem_names
 from tests.gpu.kernels import grid_specs, spec_of
@@ -48,6 +49,17 @@ def test_kernels_of_the_grid(index: int, label: str) -> None:
     others = [name for name in problem_names(spec) if name != WALK]
     assert_passes(spec, WALK)
     assert_passes(spec, others[index % len(others)])
+
+
+def with_config(spec: KernelSpec, **config: object) -> KernelSpec:
+    """The same kernel, configured."""
+    return spec.model_copy(update={"config": FA4Config.model_validate(config)})
+
+
+@pytest.mark.parametrize(("schedule", "problem"), [("lazy", WALK), ("pct:1", "random")])
+def test_turns_and_emulated_exponentials(schedule: str, problem: str) -> None:
+    config = {"softmax_order": True, "exp2_emulation_share": 0.5}
+    assert_passes(with_config(KERNELS["causal"], **config), problem, schedule)
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3, 4])

@@ -59,6 +59,9 @@ EXP2_CYCLES = 8  # of one warp instruction on the quarter's unit, which does 4 a
 # Warp instructions that the softmax takes for 32 scores: 524 for 64 scores a lane, 460 for 128 (packed fp32 pairs and
 # maxima of three), counted in the machine code of the main loops without a mask, NVRTC 13.5.
 INSTRUCTIONS_PER_SCORE = {"sm_90a": 8.2, "sm_100a": 3.6}
+EMULATION_INSTRUCTIONS = (
+    5  # more for an exponential without the exp2 unit: 12 for a pair instead of 2
+)
 # From the last product of scores to the first exponential and from the last one to the next product: barriers, loads of
 # tensor memory, maximum, vote, stores. Assumed.
 SOFTMAX_OVERHEAD_CYCLES = 300
@@ -171,12 +174,13 @@ def step_of(plan: KernelPlan, device: Device) -> Step:
     m, n, chains = plan.tile_m, plan.tile_n, plan.tile_m // rows_of_chain(plan)
     # Products of each chain's rows read both operands of Q K', and V, from shared memory; P comes from elsewhere.
     operands = (qk * (m + chains * n) + v * chains * n) * DTYPES[plan.spec.dtype].size_bytes
-    instructions = INSTRUCTIONS_PER_SCORE[plan.arch.name] * m * n / 32
+    per_score = INSTRUCTIONS_PER_SCORE[plan.arch.name]
+    per_score += EMULATION_INSTRUCTIONS * plan.exp2_emulation_share
     chain = chain_cycles(plan)
     units = {
         "tensor cores": float(plan.cost.tensor_cycles),
-        "exp2": plan.cost.exp2_cycles * (1 - (plan.spec.config.exp2_emulation_share or 0.0)),
-        "instruction issue": instructions / ISSUE_SLOTS_PER_CYCLE,
+        "exp2": float(plan.cost.exp2_cycles),
+        "instruction issue": per_score * m * n / 32 / ISSUE_SLOTS_PER_CYCLE,
         "shared memory": (operands + plan.cost.bytes_from_l2) / SHARED_BYTES_PER_CYCLE,
         "L2": plan.cost.bytes_from_l2 / device.l2_bytes_per_cycle,
         "softmax chain": chain * chains / CHAINS,

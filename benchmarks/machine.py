@@ -5,6 +5,8 @@ from __future__ import annotations
 import datetime
 import json
 import platform
+import shutil
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +31,21 @@ def facts() -> dict[str, Any]:  # Any: JSON values
         "python": platform.python_version(),
         "kernel": platform.release(),
     }
+
+
+def graphics_card() -> dict[str, str]:
+    """Clock and power limits as nvidia-smi tells them; nothing without it.
+
+    Not the clock under load: what the driver reports in short runs is not what the SMs do.
+    """
+    program = shutil.which("nvidia-smi")
+    if program is None:
+        return {}
+    names = ("clocks.max.sm", "power.limit", "temperature.gpu")
+    command = [program, f"--query-gpu={','.join(names)}", "--format=csv,noheader", "--id=0"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)  # noqa: S603
+    values = [value.strip() for value in done.stdout.split(",")]
+    return dict(zip(names, values, strict=True)) if len(values) == len(names) else {}
 
 
 def driver_version() -> str | None:

@@ -1,5 +1,6 @@
 """Measurements: scripts that print a table and write JSON; nothing here is part of the package.
 
 `python -m benchmarks.prefill`, `.host_overhead` and `.build_time` each measure one thing;
-`device_run.py` runs them and the GPU tests in one go. How the peers are timed: `timing.py`.
+`report` verifies and times every kernel of a spec on whatever GPU there is;
+`device_run.py` runs all of them and the GPU tests in one go. How the peers are timed: `timing.py`.
 """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,6 +18,7 @@ class Arch:
         tensor_memory_columns: Columns of tensor memory, 0 if there is none.
         tensor_flops_per_cycle: Dense 16-bit floating-point operations a cycle and SM.
         exp2_per_cycle: `ex2.approx` results a cycle and SM (measured 15.96 on an H200, 2026-12-01).
+        proven_on: What has run its kernels.
     """
 
     name: str
@@ -26,6 +28,7 @@ class Arch:
     tensor_memory_columns: int
     tensor_flops_per_cycle: int
     exp2_per_cycle: int
+    proven_on: Literal["GPU", "simulator"]
 
     @property
     def virtual_name(self) -> str:
@@ -33,7 +36,7 @@ class Arch:
         return self.name.replace("sm_", "compute_")
 
 
-SM_90A = Arch("sm_90a", (9, 0), 232_448, 65_536, 0, 4_096, 16)
-SM_100A = Arch("sm_100a", (10, 0), 232_448, 65_536, 512, 8_192, 16)
+SM_90A = Arch("sm_90a", (9, 0), 232_448, 65_536, 0, 4_096, 16, "GPU")
+SM_100A = Arch("sm_100a", (10, 0), 232_448, 65_536, 512, 8_192, 16, "simulator")
 
 ARCHS: dict[str, Arch] = {arch.name: arch for arch in (SM_90A, SM_100A)}

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING
 
 import click
 
+from mlagen.arch import ARCHS
 from mlagen.build import BuiltKernel, build_plans
 from mlagen.cli.options import Verb, arch_option, debug_option, json_option, words_option
-from mlagen.cli.output import print_json, print_table
+from mlagen.cli.output import note, print_json, print_table
 from mlagen.cli.selection import select_kernels
 from mlagen.cli.support import known_options, one_line, support_table
 from mlagen.errors import MissingDependencyError, MlagenError
@@ -58,7 +59,13 @@ def command(
         return
     states = _states(select_kernels(spec, archs=archs, words=words).specs)
     rows = [
-        {"name": kernel_name(kernel), "spec_hash": kernel.hash, "state": state, "reason": reason}
+        {
+            "name": kernel_name(kernel),
+            "spec_hash": kernel.hash,
+            "state": state,
+            "reason": reason,
+            "proven_on": ARCHS[kernel.arch].proven_on,
+        }
         for kernel, (state, reason) in states.items()
         if state == "refused" or not unsupported
     ]
@@ -69,6 +76,8 @@ def command(
         print_table(("kernel", "state", "why"), [[row[c] for c in columns] for row in rows])
     else:
         print_table(("kernel", "state"), [(row["name"], row["state"]) for row in rows])
+    for arch in sorted({kernel.arch for kernel in states if ARCHS[kernel.arch].proven_on != "GPU"}):
+        note(f"{arch}: no GPU has run these kernels yet, they are proven in the simulator only")
 
 
 def _states(specs: Sequence[KernelSpec]) -> dict[KernelSpec, tuple[str, str | None]]:

@@ -22,7 +22,7 @@ _GEOMETRY = {
 # Option -> the values to try: what a table shows -> fields of a kernel (of a group in a spec file).
 _OPTIONS: dict[str, dict[str, dict[str, Any]]] = {
     "op": {"prefill": {}, "decode": {"op": "decode"}},
-    "arch": {"sm_90a": {}, "sm_100a": {"arch": "sm_100a"}},
+    "arch": {"sm_90a": {}, "sm_100a (proven in the simulator only)": {"arch": "sm_100a"}},
     "dtype": {name: {"dtype": name} for name in ("bfloat16", "float16", "float8_e4m3fn")},
     "output_dtype": {
         "as dtype": {},

@@ -59,9 +59,8 @@ EXP2_CYCLES = 8  # of one warp instruction on the quarter's unit, which does 4 a
 # Warp instructions that the softmax takes for 32 scores: 524 for 64 scores a lane, 460 for 128 (packed fp32 pairs and
 # maxima of three), counted in the machine code of the main loops without a mask, NVRTC 13.5.
 INSTRUCTIONS_PER_SCORE = {"sm_90a": 8.2, "sm_100a": 3.6}
-EMULATION_INSTRUCTIONS = (
-    5  # more for an exponential without the exp2 unit: 12 for a pair instead of 2
-)
+# More for an exponential without the exp2 unit: 12 for a pair instead of 2.
+EMULATION_INSTRUCTIONS = 5
 # From the last product of scores to the first exponential and from the last one to the next product: barriers, loads of
 # tensor memory, maximum, vote, stores. Assumed.
 SOFTMAX_OVERHEAD_CYCLES = 300
@@ -191,7 +190,8 @@ def step_of(plan: KernelPlan, device: Device) -> Step:
 def chain_cycles(plan: KernelPlan) -> float:
     """Least cycles between two steps of the rows of one warpgroup."""
     product = products(plan)
-    exponentials = rows_of_chain(plan) / 128 * plan.tile_n * EXP2_CYCLES
+    on_exp2_unit = rows_of_chain(plan) / 128 * plan.tile_n * (1 - plan.exp2_emulation_share)
+    exponentials = on_exp2_unit * EXP2_CYCLES
     if plan.arch.tensor_memory_columns == 0:  # P V runs beside the softmax of the next scores
         return product["scores"] + SOFTMAX_OVERHEAD_CYCLES + exponentials
     # Scores overwrite probabilities: all of P V lies between two softmaxes.

@@ -33,6 +33,14 @@ def test_list_tells_built_from_not_built(mlagen: Command, built: Path, tmp_path:
     assert states == ["built", "built"]
 
 
+def test_list_says_which_kernels_no_gpu_has_run(mlagen: Command, spec: Path) -> None:
+    text = spec.read_text(encoding="utf-8")
+    assert "simulator" not in mlagen("list", spec).err
+    spec.write_text(text.replace("sm_90a", "sm_100a"), encoding="utf-8")
+    assert "proven in the simulator only" in mlagen("list", spec).err
+    assert json.loads(mlagen("list", spec, "--json").out)[0]["proven_on"] == "simulator"
+
+
 def test_list_compiles_nothing(mlagen: Command, spec: Path, cache_folder: Path) -> None:
     states = [row["state"] for row in json.loads(mlagen("list", spec, "--json").out)]
     assert states == ["not built", "not built"]

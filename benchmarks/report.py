@@ -162,7 +162,7 @@ def run(arguments: argparse.Namespace) -> int:
         for spec in select_kernels(arguments.spec, archs=archs, words=arguments.words).specs
     ]
     machine = ask_machine(arguments.silence_s)
-    report = Report(arguments.out, machine, " ".join(sys.argv[1:]), records)
+    report = Report(arguments.out, machine, arguments.spec, " ".join(sys.argv[1:]), records)
     print(heading(machine), flush=True)
     build(records)
     report.write()
@@ -248,10 +248,11 @@ def speeds(record: Record) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """Where the report goes, and what it is about."""
+    """Where the report goes, and what it is about: the facts of `machine.py`, a spec file, what was typed."""
 
     folder: Path
     machine: dict[str, Any]  # JSON values
+    spec: Path
     command: str
     records: Sequence[Record]
 
@@ -319,7 +320,7 @@ def markdown(report: Report) -> str:
             speed_table(records),
         ]
     for record in records:
-        parts += details(record)
+        parts += details(record, report.spec)
     return "\n\n".join(parts) + "\n"
 
 
@@ -365,7 +366,7 @@ def speed_table(records: Sequence[Record]) -> str:
     return "\n".join(lines)
 
 
-def details(record: Record) -> list[str]:
+def details(record: Record, spec: Path) -> list[str]:
     """What went wrong with a kernel, whole; nothing if nothing did."""
     if not record.failures and not record.errors:
         return []
@@ -378,7 +379,7 @@ def details(record: Record) -> list[str]:
         parts.append(
             "\n".join([f"{stage}{done}:", "", "```", *error.splitlines()[-TAIL_LINES:], "```"])
         )
-    again = f"python -m mlagen verify SPEC -k {record.name} --backend"
+    again = f"python -m mlagen verify {spec} -k {record.name} --backend"
     parts.append(f"Again: `{again} cuda`; what the simulator says of it: `{again} sim`.")
     return parts
 

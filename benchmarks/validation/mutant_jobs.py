@@ -202,7 +202,7 @@ def _simulated_kernels(kernel: Bench, source: str) -> Kernels:
         plan=kernel.plan,
         source=source,
         cubin=b"",
-        ptx=compile_ptx(source, kernel.plan.name),
+        ptx=compile_ptx(source, kernel.plan),
         resources=_NO_RESOURCES,
         key="",
         cached=False,

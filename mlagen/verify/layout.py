@@ -69,7 +69,7 @@ class _Layout:
         if self.spec.q_layout == "dense":
             q = q.reshape(self.lengths.batch, -1, *q.shape[1:])
         elif self.padding:
-            q = self._spread(q, self.lengths.queries, self.lengths.queries)
+            q = self._spread(q, self.lengths.queries, self.lengths.queries, self._query_padding())
         q = self._view(q)
         if self.spec.q_form == "fused":
             return {"q": q}
@@ -107,6 +107,14 @@ class _Layout:
             tensors["cache_seqlens"] = np.array(counts, dtype=np.int32)
         return tensors
 
+    def _query_padding(self) -> int:
+        """Rows behind the last query: sequences of `max_seqlen` could still fill the tensor."""
+        if self.spec.max_seqlen == "dynamic":
+            return self.padding
+        return min(
+            self.padding, self.lengths.batch * self.spec.max_seqlen - sum(self.lengths.queries)
+        )
+
     def _capacities(self) -> tuple[int, ...]:
         """Rows between two entries of `cu_seqlens_k`: more than keys where lengths stand beside."""
         if self.spec.kv_length_counts == "total":
@@ -117,7 +125,7 @@ class _Layout:
         """Rows of keys, packed by sequence, in a ragged or dense tensor."""
         lengths = self.lengths.keys
         if layout == "ragged":
-            return self._spread(rows, lengths, self._capacities())
+            return self._spread(rows, lengths, self._capacities(), self.padding)
         may_be_longer = self.spec.kv.layout == "ragged" or self.spec.kv.seqlens
         capacity = max(lengths, default=0) + (self.padding if may_be_longer else 0)
         placed = _filled((len(lengths), capacity, *rows.shape[1:]), rows.dtype)
@@ -125,9 +133,11 @@ class _Layout:
             part[: len(sequence)] = sequence
         return placed
 
-    def _spread(self, rows: Array, lengths: Sequence[int], capacities: Sequence[int]) -> Array:
-        """Packed rows, each sequence moved to the start of its own capacity."""
-        placed = _filled((sum(capacities) + self.padding, *rows.shape[1:]), rows.dtype)
+    def _spread(
+        self, rows: Array, lengths: Sequence[int], capacities: Sequence[int], padding: int
+    ) -> Array:
+        """Packed rows, each sequence moved to the start of its own capacity, and `padding` rows behind the last."""
+        placed = _filled((sum(capacities) + padding, *rows.shape[1:]), rows.dtype)
         first = 0
         for sequence, capacity in zip(_split(rows, lengths), capacities, strict=True):
             placed[first : first + len(sequence)] = sequence

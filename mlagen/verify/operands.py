@@ -73,6 +73,8 @@ def fit_lengths(spec: KernelSpec, lengths: Lengths) -> Lengths:
     queries, keys = lengths.queries, lengths.keys
     if spec.q_layout == "dense":
         queries = (max(queries),) * len(queries)
+    elif spec.max_seqlen != "dynamic":
+        queries = tuple(min(count, spec.max_seqlen) for count in queries)
     if spec.kv.layout == "ragged" and not spec.kv.row_offsets:
         keys = queries
     elif spec.kv.layout == "dense" and not spec.kv.seqlens:

@@ -215,7 +215,7 @@ def _make(plan: KernelPlan, recipe: _Recipe, seed: int) -> Problem:
     if recipe.values != "random":
         options["softmax_scale"] = EXACT_SCALE
     if recipe.longest is not None:
-        options["max_seqlen_q"] = recipe.longest
+        options["max_seqlen_q"] = min(recipe.longest, max(lengths.queries))
     if recipe.spoil is not None:
         tensors = recipe.spoil(spec, tensors)
     is_exact = (

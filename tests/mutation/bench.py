@@ -22,6 +22,7 @@ from mlagen.verify.problems import make_problem, problem_names
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from mlagen.plan.plan import KernelPlan
     from mlagen.spec.model import KernelSpec
     from mlagen.trials import Expected
     from mlagen.verify.problems import Problem
@@ -135,11 +136,11 @@ class Bench:
     @functools.cached_property
     def ptx(self) -> str:
         """The PTX of the kernel itself."""
-        return compile_ptx(self.source, self.plan.name)
+        return compile_ptx(self.source, self.plan)
 
     def _judge(self, mutant: Mutant) -> tuple[Status, str, str, str]:
         try:
-            ptx = compile_ptx(mutant.source, self.plan.name)
+            ptx = compile_ptx(mutant.source, self.plan)
             if same_instructions(ptx, self.ptx):
                 return "equivalent", "", "", ""
             if self._changes_assembly(mutant):
@@ -169,13 +170,15 @@ class Bench:
         return problem, expected(self.spec, problem)
 
 
-def compile_ptx(source: str, name: str) -> str:
-    """The PTX of a text. The virtual architecture gives the same as the real one and leaves ptxas out.
+def compile_ptx(source: str, plan: KernelPlan) -> str:
+    """The PTX of the plan's text, or a mutant of it. The virtual architecture gives the same and leaves ptxas out.
 
     Raises:
         CompileError: It does not compile.
     """
-    return compile_cuda(source, name=name, arch="compute_90a", options=LINE_OPTIONS).ptx
+    return compile_cuda(
+        source, name=plan.name, arch=plan.arch.virtual_name, options=LINE_OPTIONS
+    ).ptx
 
 
 def same_instructions(ptx: str, other: str) -> bool:

@@ -20,6 +20,6 @@ def test_every_loop_that_waits_has_a_limit() -> None:
 def test_a_debug_render_is_the_same_kernel() -> None:
     kernel = bench(0)
     source = debug_render(kernel.source)
-    ptx = compile_ptx(source, kernel.plan.name)
+    ptx = compile_ptx(source, kernel.plan)
     assert re.search(r"mov\.u64\s+begin, %clock64", ptx)
     assert kernel.simulate(source, ptx, "integer walk") == []

@@ -23,6 +23,8 @@ from tests.plan.kernels import shipped_specs
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from mlagen.verify.problems import Problem
+
 # The third row lies 2^31 elements behind the first.
 ROW_STRIDE = 2**30
 # Linux: pages count when they are touched (mman.h; Python has no name for it).
@@ -30,9 +32,17 @@ MAP_NORESERVE = 0x4000
 # The simulator's own notes about 8 GiB are as lazy, but the system promises no more than there is.
 MEMORY_BYTES = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
-KERNEL = Bench(next(one for one in shipped_specs() if one.lse and one.q_layout == "ragged"))
-PROBLEM = make_problem(KERNEL.spec, "many keys")
-(NARROW,) = next(rule for rule in RULES if rule.name == "lse-narrow").sites(KERNEL.source)
+(NARROW,) = (rule for rule in RULES if rule.name == "lse-narrow")
+# One an architecture.
+KERNELS = [
+    Bench(next(one for one in shipped_specs(arch) if one.lse and one.q_layout == "ragged"))
+    for arch in ("sm_90a", "sm_100a")
+]
+every_kernel = pytest.mark.parametrize("kernel", KERNELS, ids=lambda kernel: kernel.plan.arch.name)
+
+
+def problem_of(bench: Bench) -> Problem:
+    return make_problem(bench.spec, "many keys")
 
 
 def far_rows(rows: int, heads: int) -> NDArray[np.float32]:
@@ -42,12 +52,13 @@ def far_rows(rows: int, heads: int) -> NDArray[np.float32]:
     return np.lib.stride_tricks.as_strided(memory, (rows, heads), (4 * ROW_STRIDE, 4))
 
 
-def run(source: str) -> tuple[list[str], NDArray[np.float32]]:
+def run(bench: Bench, source: str) -> tuple[list[str], NDArray[np.float32]]:
     """Kinds of the findings, and the LSE."""
-    lse = far_rows(*PROBLEM.tensors["q"].shape[:2])
-    ptx = compile_ptx(source, KERNEL.plan.name)
+    problem = problem_of(bench)
+    lse = far_rows(*problem.tensors["q"].shape[:2])
+    ptx = compile_ptx(source, bench.plan)
     kernel = BuiltKernel(
-        plan=KERNEL.plan,
+        plan=bench.plan,
         source=source,
         cubin=b"",
         ptx=ptx,
@@ -57,7 +68,7 @@ def run(source: str) -> tuple[list[str], NDArray[np.float32]]:
         seconds=0.0,
         lint="skipped",
     )
-    arguments: dict[str, Any] = {**PROBLEM.tensors, **PROBLEM.options}
+    arguments: dict[str, Any] = {**problem.tensors, **problem.options}
     call = parse_call({**arguments, "lse": lse, "return_lse": True})
     simulated = run_simulated(kernel, call, Simulator(ctas=1))
     assert simulated.result is not None
@@ -71,18 +82,22 @@ needs_memory = pytest.mark.skipif(
 
 
 @needs_memory
-def test_the_lse_reaches_rows_that_32_bits_do_not() -> None:
-    assert len(PROBLEM.tensors["q"]) * ROW_STRIDE > 2**31
-    findings, lse = run(KERNEL.source)
+@every_kernel
+def test_the_lse_reaches_rows_that_32_bits_do_not(kernel: Bench) -> None:
+    problem = problem_of(kernel)
+    assert len(problem.tensors["q"]) * ROW_STRIDE > 2**31
+    findings, lse = run(kernel, kernel.source)
     assert findings == []
     _, wanted = reference(
-        KERNEL.spec, PROBLEM.tensors, softmax_scale=PROBLEM.options["softmax_scale"]
+        kernel.spec, problem.tensors, softmax_scale=problem.options["softmax_scale"]
     )
     found = compare(lse, wanted, bound=lse_bound(wanted))
     assert found.misplaced + found.beyond == 0, found
 
 
 @needs_memory
-def test_a_place_in_32_bits_is_caught() -> None:
-    findings, _ = run(NARROW.source)
+@every_kernel
+def test_a_place_in_32_bits_is_caught(kernel: Bench) -> None:
+    (mutant,) = NARROW.sites(kernel.source)
+    findings, _ = run(kernel, mutant.source)
     assert "out-of-bounds" in findings

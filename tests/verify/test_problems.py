@@ -35,7 +35,20 @@ SAMPLE = dict(itertools.islice(SPECS.items(), 0, None, 6))
 
 @pytest.mark.parametrize("label", SAMPLE)
 def test_every_problem_is_a_call_of_its_kernel(label: str) -> None:
-    spec = SPECS[label]
+    assert_problems_are_calls(SPECS[label])
+
+
+@pytest.mark.parametrize("longest", [1, 60, 4096])
+def test_problems_of_a_static_length_are_calls_with_no_longer_one(longest: int) -> None:
+    spec = make_spec(mask={"kind": "causal"}, max_seqlen=longest)
+    assert_problems_are_calls(spec)
+    assert ("hostile values" in problem_names(spec)) == (longest == 4096)
+    for problem in problems(spec):
+        if not problem.is_hostile:
+            assert np.diff(problem.tensors["cu_seqlens_q"]).max() <= longest
+
+
+def assert_problems_are_calls(spec: KernelSpec) -> None:
     assert problem_names(spec) == [problem.name for problem in problems(spec)]
     for problem in problems(spec):
         call = parse_call({**problem.tensors, **problem.options})

@@ -165,6 +165,7 @@ RULES = (
         "lse-narrow",
         "the place of an LSE in 32 bits",
         r"const int64 element = query \* arguments\.lse_row_stride",
-        "const int element = query * static_cast<int>(arguments.lse_row_stride)",
+        # Of unsigned numbers, whose overflow a compiler must keep.
+        "const int element = uint32(query) * static_cast<uint32>(arguments.lse_row_stride)",
     ),
 )

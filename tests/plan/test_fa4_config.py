@@ -1,6 +1,6 @@
 """What an FA4 configuration derives, held against the worked numbers of the origin's newest version.
 
-The numbers are those of `sm100-mla.md`, section 17.1. Differences on purpose, and therefore not compared:
+Differences on purpose, and therefore not compared:
 
 - Ring: the origin gives K and V rings of their own when the number of slots is even; here they always take turns in one
   ring, which never keeps a slot for the other. The number of slots is the same.
@@ -120,7 +120,7 @@ def test_what_does_not_fit_says_why(layout: FA4Layout, reason: str) -> None:
 
 
 def test_deepseek_members_by_hand() -> None:
-    # Section 4's table at the tile of section 17.1: MMA_M 128, MMA_K 16, swizzle granularity 64.
+    # The origin's members at the newest version's tile: MMA_M 128, MMA_K 16, swizzle granularity 64.
     layout = fa4_layout(DEEPSEEK, SM_100A)
     assert (layout.tile_m, layout.mma_k, layout.swizzle_bytes) == (256, 16, 128)
     assert (layout.padded_qk_head_dim, layout.padded_nope_head_dim) == (192, 128)

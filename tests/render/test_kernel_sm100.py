@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 SHIPPED = [plan_kernel(kernel) for kernel in shipped_specs("sm_100a")]
 every_shipped = pytest.mark.parametrize("shipped", SHIPPED, ids=lambda shipped: shipped.name)
-# Methods of the origin (sm100-mla.md, section 4) that are functions here. `mla_prefill_kernel` is the entry, under the
+# Methods of the origin that are functions here. `mla_prefill_kernel` is the entry, under the
 # kernel's own name.
 METHODS = (
     "load",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from mlagen.dtypes import DTYPES
 from mlagen.plan.plan import Argument
 
 if TYPE_CHECKING:
@@ -22,11 +23,15 @@ def draws_tickets(spec: KernelSpec) -> bool:
 
 def prefill_arguments(spec: KernelSpec) -> tuple[Argument, ...]:
     """Arguments in the order of the kernel's `Arguments` struct."""
+    is_scaled = DTYPES[spec.dtype].is_scaled
+    scale = "softmax_scale * log2(e)" + (" * q_scale * k_scale" if is_scaled else "")
     found = [
-        Argument("softmax_scale_log2", "float", "softmax_scale * log2(e)"),
+        Argument("softmax_scale_log2", "float", scale),
         Argument("num_heads", "int", "query heads"),
         Argument("batch", "int", "sequences"),
     ]
+    if is_scaled:
+        found.append(Argument("v_scale", "float", "of the values"))
     if spec.q_layout == "dense":
         found.append(Argument("seqlen_q", "int", "queries of every sequence"))
     else:

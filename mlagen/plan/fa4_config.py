@@ -23,6 +23,7 @@ TILE_BYTES = 32  # sizeof(Tile) in the template
 BARRIER_BYTES = 8
 ADDRESS_BYTES = 4  # of tensor memory
 FACTOR_BYTES = 4  # fp32, a row
+OUTPUT_BYTES = 2  # of an element
 ALIGNMENT = 1024  # of a 128-byte-swizzled operand
 # q_full, q_empty, s_full, p_ready, p_last, factor_full, factor_empty, o_full, o_staged: one a half.
 BARRIERS_OF_A_HALF = 9
@@ -129,9 +130,10 @@ class FA4Layout:
 
     @property
     def q_bytes(self) -> int:
-        """All queries of a block, with their scales."""
+        """The place of all queries of a block, with their scales; in the end of its output, in 16 bits."""
         nope = self.padded_nope_head_dim * self.element_bytes
-        return self.tile_m * (nope + self.padded_rope_head_dim * self.rope_bytes + self.scale_bytes)
+        query = nope + self.padded_rope_head_dim * self.rope_bytes + self.scale_bytes
+        return self.tile_m * max(query, self.padded_v_head_dim * OUTPUT_BYTES)
 
     def bytes_with(self, slots: int) -> int:
         """Shared memory with so many slots, barriers and all."""

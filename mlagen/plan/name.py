@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from mlagen.dtypes import DTYPES
+from mlagen.dtypes import DTYPES, default_output_dtype
 from mlagen.spec.scheduler import Scheduler
 
 if TYPE_CHECKING:
@@ -24,6 +24,8 @@ def kernel_name(spec: KernelSpec) -> str:
         DTYPES[spec.dtype].short,
         mask_word(spec.mask),
     ]
+    if spec.output_dtype != default_output_dtype(spec.dtype):
+        parts.insert(-1, f"to{DTYPES[str(spec.output_dtype)].short}")
     score_mod = getattr(spec.score_mod, "kind", "mods")
     if score_mod != "identity":
         parts.append(score_mod)

@@ -116,7 +116,7 @@ class TensorMapPlan:
     Where a tensor with a batch dimension is `packed` or `clipped`, batch and rows count as one dimension of rows, so
     the batch stride must be that of `rows` rows.
 
-    Every map is 128-byte swizzled with boxes of 64 columns (128 bytes of a 16-bit type), one head.
+    Every map has boxes of 64 columns, one head, and is swizzled over a row of them.
 
     Attributes:
         name: Parameter name in CUDA is `<name>_map`.
@@ -145,6 +145,11 @@ class TensorMapPlan:
     def rank(self) -> int:
         """Dimensions of the map."""
         return {"packed": 3, "clipped": 5, "batched": 4, "paged": 4}[self.addressing]
+
+    @property
+    def swizzle_bytes(self) -> int:
+        """Over which TMA swizzles: a row of a box."""
+        return self.box_columns * self.dtype.size_bytes
 
 
 @dataclass(frozen=True, slots=True)

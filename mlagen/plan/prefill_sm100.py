@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import TYPE_CHECKING
 
 from mlagen.arch import ARCHS
@@ -37,8 +38,7 @@ if TYPE_CHECKING:
     from mlagen.plan.plan import Region
     from mlagen.spec.model import KernelSpec
 
-PANEL_COLUMNS = 64  # 128 bytes, the widest span over which TMA and tcgen05 swizzle
-ELEMENT_BYTES = 2
+PANEL_COLUMNS = 64  # a row of them is the span over which TMA and tcgen05 swizzle: 128 bytes, 64 of an 8-bit type
 HALVES = 2
 
 # 512 threads enter with 128 registers; 184 + 184 + 88 + 56 is what that pool gives back (ptx-isa: setmaxnreg).
@@ -58,7 +58,9 @@ L2_SECTION_MIB = 64  # of K and V that heads in flight share; not measured, B200
 PROBABILITY_GROUP = 32  # keys whose probabilities are computed and stored together
 PAIRS_OF_A_GROUP = PROBABILITY_GROUP // 2  # two exponentials are emulated together
 
-LARGEST_RESCALE_THRESHOLD = {"float16": 15, "bfloat16": 60}
+# Probabilities of 8 bits are scaled by 2^8, which keeps those down to 2^-14 at full precision: they end at 448.
+PROBABILITY_SHIFT = {"float8_e4m3fn": 8}
+LARGEST_RESCALE_THRESHOLD = {"float16": 15, "bfloat16": 60, "float8_e4m3fn": 0.8}
 DEFAULT_RESCALE_THRESHOLD = 0.5  # as on sm_90a: docs/kernels/prefill_sm90.md has the figures
 
 
@@ -122,11 +124,11 @@ def plan_prefill_sm100(spec: KernelSpec) -> KernelPlan:
         estimated_registers=layout.tile_n + BASE_REGISTERS,
         hgmma_per_tile=0,
         cost=Cost(
-            tensor_cycles=flops // arch.tensor_flops_per_cycle,
+            tensor_cycles=flops * layout.element_bytes // (2 * arch.tensor_flops_per_cycle),
             exp2_cycles=round(
                 (1 - emulation_share) * layout.tile_m * layout.tile_n / arch.exp2_per_cycle
             ),
-            bytes_from_l2=ELEMENT_BYTES
+            bytes_from_l2=layout.element_bytes
             * layout.tile_n
             * (geometry.qk_head_dim + geometry.v_head_dim),
         ),
@@ -143,16 +145,18 @@ def choose_layout(spec: KernelSpec) -> FA4Layout:
     Raises:
         PlanError: What the spec asks for does not fit; the message shows the budget and one that does.
     """
-    arch, asked = ARCHS[spec.arch], spec.config.tile_n
-    choices = [
-        fa4_layout(spec.geometry, arch, tile_n=n)
-        for n in TILE_N_CHOICES
-        if n <= fa4_layout(spec.geometry, arch).tile_n
-    ]
+    asked = spec.config.tile_n
+    layout_of = functools.partial(
+        fa4_layout,
+        spec.geometry,
+        ARCHS[spec.arch],
+        element_bytes=DTYPES[spec.dtype].size_bytes,
+    )
+    choices = [layout_of(tile_n=n) for n in TILE_N_CHOICES if n <= layout_of().tile_n]
     fitting = [layout for layout in choices if not problems(spec, layout)]
     if asked is None and fitting:
         return fitting[0]
-    wanted = fa4_layout(spec.geometry, arch, tile_n=asked or LEAST_TILE_N)
+    wanted = layout_of(tile_n=asked or LEAST_TILE_N)
     found = problems(spec, wanted)
     if not found:
         return wanted
@@ -217,21 +221,23 @@ def tensor_memory_map(layout: FA4Layout) -> tuple[TensorRegion, ...]:
 
 def shared_memory_map(spec: KernelSpec, layout: FA4Layout) -> tuple[Region, ...]:
     """Regions of shared memory: operands first, each panel 1024-byte aligned by its size, then the small ones."""
-    element, n = spec.dtype, layout.tile_n
-    slot_panels = layout.slot_bytes // (n * PANEL_COLUMNS * ELEMENT_BYTES)
+    element, element_bytes, n = spec.dtype, layout.element_bytes, layout.tile_n
+    panel_row_bytes = PANEL_COLUMNS * element_bytes
+    q_panels = layout.q_bytes // (layout.tile_m * panel_row_bytes)
+    slot_panels = layout.slot_bytes // (n * panel_row_bytes)
     rope_panels = layout.padded_rope_head_dim // PANEL_COLUMNS
     requests: list[RegionRequest] = [
         (
             "q",
             element,
-            ELEMENT_BYTES,
-            (HALVES, layout.padded_qk_head_dim // PANEL_COLUMNS, HALF_M, PANEL_COLUMNS),
+            element_bytes,
+            (HALVES, q_panels, HALF_M, PANEL_COLUMNS),
             "of each half; then its output",
         ),
         (
             "kv",
             element,
-            ELEMENT_BYTES,
+            element_bytes,
             (layout.kv_slots, slot_panels, n, PANEL_COLUMNS),
             "nope columns of keys, and values, in turn",
         ),
@@ -241,7 +247,7 @@ def shared_memory_map(spec: KernelSpec, layout: FA4Layout) -> tuple[Region, ...]
             (
                 "k_rope",
                 element,
-                ELEMENT_BYTES,
+                element_bytes,
                 (layout.rope_buffers, rope_panels, n, PANEL_COLUMNS),
                 "rope columns of keys",
             )
@@ -264,9 +270,9 @@ def shared_memory_map(spec: KernelSpec, layout: FA4Layout) -> tuple[Region, ...]
 def barriers(layout: FA4Layout) -> tuple[Barrier, ...]:
     """The mbarriers, with what each phase expects."""
     n = layout.tile_n
-    q_bytes = layout.q_bytes // layout.query_tiles
-    k_bytes = ELEMENT_BYTES * n * layout.padded_qk_head_dim
-    v_bytes = ELEMENT_BYTES * n * layout.padded_v_head_dim
+    q_bytes = layout.element_bytes * HALF_M * layout.padded_qk_head_dim
+    k_bytes = layout.element_bytes * n * layout.padded_qk_head_dim
+    v_bytes = layout.element_bytes * n * layout.padded_v_head_dim
     warps = 4  # of a warpgroup; one lane arrives for each
     return (
         Barrier(
@@ -313,5 +319,6 @@ def tensor_maps(spec: KernelSpec, layout: FA4Layout) -> tuple[TensorMapPlan, ...
         rope_addressing: Addressing = "batched" if rope.layout == "dense" else "packed"
         maps.append(TensorMapPlan("k_rope", "k_rope", rope_addressing, n, PANEL_COLUMNS, dtype))
     maps.append(TensorMapPlan("v", "v", v_addressing, n, PANEL_COLUMNS, dtype))
-    maps.append(TensorMapPlan("out", "out", q_addressing, HALF_M, PANEL_COLUMNS, dtype))
+    out_dtype = DTYPES[str(spec.output_dtype)]
+    maps.append(TensorMapPlan("out", "out", q_addressing, HALF_M, PANEL_COLUMNS, out_dtype))
     return tuple(maps)

@@ -213,7 +213,8 @@ def tensor_maps(spec: KernelSpec, configuration: Configuration) -> tuple[TensorM
         rope_addressing: Addressing = "batched" if rope.layout == "dense" else "packed"
         maps.append(TensorMapPlan("k_rope", "k_rope", rope_addressing, n, PANEL_COLUMNS, dtype))
     maps.append(TensorMapPlan("v", "v", v_addressing, n, PANEL_COLUMNS, dtype))
-    maps.append(TensorMapPlan("out", "out", q_addressing, rows, PANEL_COLUMNS, dtype))
+    out_dtype = DTYPES[str(spec.output_dtype)]
+    maps.append(TensorMapPlan("out", "out", q_addressing, rows, PANEL_COLUMNS, out_dtype))
     return tuple(maps)
 
 

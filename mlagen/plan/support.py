@@ -14,7 +14,6 @@ if TYPE_CHECKING:
 
 AVAILABLE_MASKS = ("none", "causal", "sliding_window", "chunked")
 AVAILABLE_SCORE_MODS = ("identity", "softcap", "alibi")
-AVAILABLE_DTYPES = ("bfloat16", "float16")
 PAGE_SIZES = (8, 16, 32, 64, 128, 256)
 HEAD_DIMS = ((128, 64, 128), (64, 64, 128), (192, 64, 256), (256, 0, 256))  # nope, rope, v
 
@@ -25,17 +24,20 @@ class Offer:
 
     Attributes:
         head_dims: qk_nope_head_dim, qk_rope_head_dim, v_head_dim.
+        dtypes: Element types of the operands.
         chosen_by_user: Fields of `config` with several values.
         fixed_config: Fields with one.
     """
 
     head_dims: tuple[tuple[int, int, int], ...]
+    dtypes: tuple[str, ...]
     chosen_by_user: tuple[str, ...]
     fixed_config: dict[str, object]
 
 
 SM90 = Offer(
     HEAD_DIMS,
+    ("bfloat16", "float16"),  # wgmma would need a transposed V of 8 bits
     ("tile_n", "k_stages", "v_stages", "rescale_threshold", "ping_pong", "half_diagonal"),
     {
         "tile_m": 128,
@@ -53,6 +55,7 @@ SM90 = Offer(
 )
 SM100 = Offer(
     HEAD_DIMS[:2],  # two outputs of 256 columns leave no tensor memory for scores
+    ("bfloat16", "float16", "float8_e4m3fn"),
     ("tile_n", "rescale_threshold", "exp2_emulation_share", "softmax_order"),
     {
         "tile_m": 256,
@@ -112,10 +115,8 @@ def unsupported_operands(spec: KernelSpec, offer: Offer) -> Iterable[str]:
             f"geometry: qk_nope_head_dim + qk_rope_head_dim / v_head_dim {dims[0]}+{dims[1]}/{dims[2]}; "
             f"available: {choices}"
         )
-    if spec.dtype not in AVAILABLE_DTYPES:
-        yield f"dtype: {spec.dtype}; available: {', '.join(AVAILABLE_DTYPES)}"
-    elif spec.output_dtype != spec.dtype:
-        yield f"output_dtype: {spec.output_dtype}, other than dtype; available: {spec.dtype}"
+    if spec.dtype not in offer.dtypes:
+        yield f"dtype: {spec.dtype}; available: {', '.join(offer.dtypes)}"
     if spec.kv.layout == "paged":
         yield "kv.layout: paged (K and V per head in pages); available: ragged, dense (k_rope may be paged)"
     if spec.kv.row != "plain":

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from mlagen.dtypes import DTYPES
 from mlagen.plan import prefill_sm100
 from mlagen.plan.fa4_config import HALF_M
 from mlagen.plan.prefill_sm90 import MATH_WARPGROUPS, PANEL_COLUMNS, ROWS_PER_WARPGROUP, TILE_SLOTS
@@ -87,7 +88,7 @@ def _sm100_constants(plan: KernelPlan) -> list[Constant]:
         ),
         Constant("int", "kVHeadDim", str(geometry.v_head_dim)),
         Constant("int", "kNopePanels", str(geometry.qk_nope_head_dim // PANEL_COLUMNS)),
-        Constant("int", "kElementBytes", "2"),
+        Constant("int", "kElementBytes", str(DTYPES[plan.spec.dtype].size_bytes)),
         Constant(
             "int", "kTensorMemoryColumns", str(plan.arch.tensor_memory_columns), "all there are"
         ),
@@ -112,6 +113,16 @@ def _sm100_constants(plan: KernelPlan) -> list[Constant]:
         Constant("int", "kIssueRegisters", str(roles["issue"].registers)),
         _rescale_threshold(plan),
     ]
+    shift = prefill_sm100.PROBABILITY_SHIFT.get(plan.spec.dtype)
+    if shift is not None:
+        found.append(
+            Constant(
+                "float",
+                "kProbabilityShift",
+                _float(shift),
+                "probabilities are scaled by 2^it, and so is their sum",
+            )
+        )
     if plan.exp2_emulation_share:
         pairs = prefill_sm100.PAIRS_OF_A_GROUP
         found.append(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from mlagen.dtypes import DTYPES
+from mlagen.dtypes import DTYPES, FLOAT8_E4M3
 from mlagen.plan import fa4_config, prefill_sm90, prefill_sm100
 from mlagen.plan.arguments import draws_tickets, takes_cache_seqlens
 from mlagen.plan.prefill_sm90 import PANEL_COLUMNS
@@ -21,10 +21,27 @@ if TYPE_CHECKING:
 ELEMENT_CTYPES = {
     "bfloat16": "uint16",
     "float16": "uint16",
+    "float8_e4m3fn": "uint8",
     "barrier": "uint64",
     "tile": "Tile",
     "float": "float",
     "uint32": "uint32",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class OperandType:
+    """A type of A and B of `tcgen05.mma`: its name, its kind, its bits in an instruction descriptor."""
+
+    name: str
+    kind: str
+    code: str
+
+
+OPERAND_TYPES = {
+    "bfloat16": OperandType("Bf16", "f16", "1u << 7 | 1u << 10"),
+    "float16": OperandType("Fp16", "f16", "0"),
+    "float8_e4m3fn": OperandType("E4m3", "f8f6f4", "0"),
 }
 
 
@@ -70,6 +87,9 @@ def _shared_names(plan: KernelPlan) -> dict[str, Any]:
         "constants": prefill_constants(plan),
         "ptx_type": DTYPES[spec.dtype].ptx,
         "dtype_name": spec.dtype,
+        "is_fp8": spec.dtype == FLOAT8_E4M3.name,
+        "output_ptx_type": DTYPES[str(spec.output_dtype)].ptx,
+        "pack_output": "pack" if spec.output_dtype == spec.dtype else "pack_output",
         "has_score_mod": spec.score_mod.kind != "identity",
         "key_offsets": "cu_seqlens_k" if spec.kv.row_offsets else "cu_seqlens_q",
         "has_cache_seqlens": takes_cache_seqlens(spec),
@@ -117,14 +137,33 @@ def _sm90_names(plan: KernelPlan) -> dict[str, Any]:
 
 def _sm100_names(plan: KernelPlan) -> dict[str, Any]:
     """What only the templates for Blackwell use."""
+    element_bytes = DTYPES[plan.spec.dtype].size_bytes
+    product_columns = 32 // element_bytes
     return {
         "halves": True,
         "has_rope": plan.spec.geometry.qk_rope_head_dim > 0,
         "tensor_load_widths": (16, 32),
         "probability_groups": range(0, plan.tile_n, prefill_sm100.PROBABILITY_GROUP),
+        "staged_output": _staged_output_of_fp8 if element_bytes == 1 else _staged_output,
+        "operand_type": OPERAND_TYPES[plan.spec.dtype],
+        "element_bytes": element_bytes,
+        "product_columns": product_columns,
+        "products_of_a_panel": PANEL_COLUMNS // product_columns,
+        "panel_row_bytes": PANEL_COLUMNS * element_bytes,
+        "probabilities_of_a_column": 4 // element_bytes,
         "l2_section_mib": prefill_sm100.L2_SECTION_MIB,
         "tile_bytes": fa4_config.TILE_BYTES,
     }
+
+
+def _staged_output(panel: str) -> str:
+    """Where a panel of the output of `half` is laid out: over one of Q, which has the same size."""
+    return f"shared.q[half][{panel}]"
+
+
+def _staged_output_of_fp8(panel: str) -> str:
+    """The same over a Q of narrower elements."""
+    return f"staged_output(shared, half, {panel})"
 
 
 def _k_panels(plan: KernelPlan, rope_head: str) -> list[Panel]:

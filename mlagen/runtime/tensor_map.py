@@ -77,10 +77,11 @@ def tensor_map_spec(plan: TensorMapPlan, geometry: TensorGeometry) -> TensorMapS
     first_column = (geometry.shape[-1] - geometry.columns) * item
     return TensorMapSpec(
         address=first_column,
-        element_type=plan.dtype.name,
+        element_type=plan.dtype.name if item > 1 else "uint8",  # maps know no 8-bit floats
         dims=(geometry.columns, heads[0], *dims),
         strides_bytes=(heads[1], *strides),
         box=(plan.box_columns, 1, plan.box_rows, *(1 for _ in dims[1:])),
+        swizzle_bytes=plan.swizzle_bytes,
     )
 
 

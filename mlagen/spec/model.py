@@ -15,6 +15,7 @@ from pydantic import (
     model_validator,
 )
 
+from mlagen.dtypes import default_output_dtype
 from mlagen.spec import mask as masks
 from mlagen.spec import score_mod as score_mods
 from mlagen.spec.base import (
@@ -98,7 +99,7 @@ class KernelSpec(SpecModel):
     @classmethod
     def _default_output_dtype(cls, value: str | None, info: ValidationInfo) -> str | None:
         dtype = info.data.get("dtype")
-        return value or ("bfloat16" if dtype == "float8_e4m3fn" else dtype)
+        return value or (None if dtype is None else default_output_dtype(dtype))
 
     @field_validator("k_rope", mode="after")
     @classmethod

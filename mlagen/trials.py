@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 _Task = TypeVar("_Task")
 _Result = TypeVar("_Result")
 
+_SCALES = ("softmax_scale", "q_scale", "k_scale", "v_scale")
 # What an interrupted run loses of each process at most.
 _MOST_TOGETHER = 18
 
@@ -176,13 +177,13 @@ class Expected:
 
 def expected(spec: KernelSpec, problem: Problem) -> Expected:
     """The exact result of a problem, with its bounds."""
-    scale = problem.options.get("softmax_scale")
-    out, lse = reference(spec, problem.tensors, softmax_scale=scale)
+    scales = {name: problem.options[name] for name in _SCALES if name in problem.options}
+    out, lse = reference(spec, problem.tensors, **scales)
     bound = rounding_bound(
         spec,
         problem.tensors,
         out,
-        softmax_scale=scale,
+        **scales,
         exact_probabilities=problem.is_exact,
     )
     return Expected(out, lse, bound, lse_bound(lse))

@@ -47,6 +47,9 @@ OPTIONS: dict[str, tuple[str, ...]] = {
     "kv_length_counts": (),
     "return_lse": ("return_softmax_lse",),
     "softmax_scale": ("sm_scale",),
+    "q_scale": ("q_descale",),
+    "k_scale": ("k_descale",),
+    "v_scale": ("v_descale",),
     "max_seqlen_q": (),
     "max_seqlen_k": (),
     "validate": (),
@@ -57,12 +60,10 @@ NOT_YET = {
     "ckv": "the latent cache of decode",
     "ckv_scale": "fp8 caches",
     "kpe_scale": "fp8 caches",
-    "q_descale": "fp8 inputs",
-    "k_descale": "fp8 inputs",
-    "v_descale": "fp8 inputs",
     "num_splits": "split-KV",
     "kv_indices": "FlashInfer's page lists",
 }
+SCALES = ("q_scale", "k_scale", "v_scale")
 # Kernels compute with float32, where the scale must neither vanish nor overflow.
 SMALLEST_SCALE, LARGEST_SCALE = 1e-30, 1e30
 CANONICAL = {
@@ -83,6 +84,9 @@ class Options:
         kv_length_counts: `total` or `prefix`.
         return_lse: Whether the caller wants the LSE back.
         softmax_scale: Overrides the geometry's own scale.
+        q_scale: By which all values of q are multiplied, where the dtype has scales; None is 1.
+        k_scale: Likewise of k, rope columns included.
+        v_scale: Likewise of v.
         max_seqlen_q: Upper bound on the query lengths.
         max_seqlen_k: Upper bound on the key lengths.
         validate: Read lengths and page ids on the device and check them.
@@ -93,9 +97,18 @@ class Options:
     kv_length_counts: str | None = None
     return_lse: bool = False
     softmax_scale: float | None = None
+    q_scale: float | None = None
+    k_scale: float | None = None
+    v_scale: float | None = None
     max_seqlen_q: int | None = None
     max_seqlen_k: int | None = None
     validate: bool = False
+
+    @property
+    def scales(self) -> dict[str, float]:
+        """The scales of operands that are given, by name."""
+        given = {name: getattr(self, name) for name in SCALES}
+        return {name: scale for name, scale in given.items() if scale is not None}
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +163,10 @@ def _parse_options(given: Mapping[str, Any]) -> Options:
             "kv_length_counts", given.get("kv_length_counts"), ("total", "prefix")
         ),
         return_lse=_flag("return_lse", given.get("return_lse", False)),
-        softmax_scale=_scale(given.get("softmax_scale")),
+        softmax_scale=_scale("softmax_scale", given.get("softmax_scale")),
+        q_scale=_scale("q_scale", given.get("q_scale")),
+        k_scale=_scale("k_scale", given.get("k_scale")),
+        v_scale=_scale("v_scale", given.get("v_scale")),
         max_seqlen_q=_length("max_seqlen_q", given.get("max_seqlen_q")),
         max_seqlen_k=_length("max_seqlen_k", given.get("max_seqlen_k")),
         validate=_flag("validate", given.get("validate", False)),
@@ -257,13 +273,14 @@ def _flag(name: str, value: Any) -> bool:
     return value
 
 
-def _scale(value: Any) -> float | None:
+def _scale(name: str, value: Any) -> float | None:
     if value is None:
         return None
-    scale = _number("softmax_scale", value)
+    scale = _number(name, value)
     if not SMALLEST_SCALE <= scale <= LARGEST_SCALE:
-        message = f"softmax_scale: expected {SMALLEST_SCALE:g} to {LARGEST_SCALE:g}, got {scale}"
-        raise InputError(f"{message}\n  leave it out for the model's own scale")
+        message = f"{name}: expected {SMALLEST_SCALE:g} to {LARGEST_SCALE:g}, got {scale}"
+        default = "the model's own scale" if name == "softmax_scale" else "1"
+        raise InputError(f"{message}\n  leave it out for {default}")
     return scale
 
 

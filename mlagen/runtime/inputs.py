@@ -5,8 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from mlagen.dtypes import DTYPES
 from mlagen.errors import DeviceError, DTypeError, InputError, ShapeError
+from mlagen.runtime.arguments import LARGEST_SCALE, SMALLEST_SCALE
 from mlagen.runtime.host_tensor import converted
+from mlagen.runtime.parameters import score_scale
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -106,6 +109,7 @@ def check_tensors(spec: KernelSpec, call: Call) -> Extents:
     extents = checker.check_shapes()
     checker.check_outputs(extents)
     checker.check_lengths(extents)
+    checker.check_scales()
     return extents
 
 
@@ -326,6 +330,18 @@ class _Checker:
         # How many rows of ragged keys are in use, only the device knows; no kernel needs their longest.
         if spec.kv.layout == "dense" and not spec.kv.seqlens:
             self._check_longest("max_seqlen_k", longest_k, extents.seqlen_k)
+
+    def check_scales(self) -> None:
+        """That scales of operands are given only where they mean something, and that kernels can compute with them."""
+        spec, options = self._spec, self._call.options
+        for name in options.scales:
+            if not DTYPES[spec.dtype].is_scaled:
+                message = f"{name}: given, but the kernel takes {spec.dtype}, which has no scale"
+                raise InputError(f"{message}\n  leave it out, or pass float8_e4m3fn tensors")
+        scale = score_scale(spec, options)
+        if not SMALLEST_SCALE <= scale <= LARGEST_SCALE:
+            message = f"softmax_scale * q_scale * k_scale: {scale} is not {SMALLEST_SCALE:g} to {LARGEST_SCALE:g}"
+            raise InputError(f"{message}\n  float32 cannot hold it")
 
     def _check_filled(self, name: str, limit: int | None, extents: Extents, advice: str) -> None:
         """Raise InputError if sequences of at most `limit` rows must leave rows of q out."""

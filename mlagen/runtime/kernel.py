@@ -168,6 +168,8 @@ class Kernels:
                 - kv_length_counts, where kernels of both are loaded
                 - return_lse (return_softmax_lse)
                 - softmax_scale (sm_scale), by default the model's own
+                - q_scale, k_scale, v_scale (q_descale, ...) of float8_e4m3fn tensors, by default 1:
+                  floats by which their values are multiplied
                 - max_seqlen_q, max_seqlen_k: ints
                 - validate: also check lengths and page ids on the device, which synchronises
 
@@ -351,7 +353,10 @@ class Kernels:
         # The reference reads these values anyway.
         check_device_values(spec, call, extents)
         exact_out, exact_lse = reference(
-            spec, call.tensors, softmax_scale=call.options.softmax_scale
+            spec,
+            call.tensors,
+            softmax_scale=call.options.softmax_scale,
+            **call.options.scales,
         )
         out = round_to(exact_out, str(spec.output_dtype), call.tensors.get("out"))
         lse = round_to(exact_lse, "float32", call.tensors.get("lse"))

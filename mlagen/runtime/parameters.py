@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from mlagen.plan.plan import KernelPlan
-    from mlagen.runtime.arguments import Call
+    from mlagen.runtime.arguments import Call, Options
     from mlagen.runtime.inputs import Extents
     from mlagen.spec.model import KernelSpec
 
@@ -39,6 +39,13 @@ def tile_bound(plan: KernelPlan, call: Call, extents: Extents) -> int:
     return extents.num_heads * min(by_rows, by_length)
 
 
+def score_scale(spec: KernelSpec, options: Options) -> float:
+    """What turns a product of q and k, as they are stored, into a score."""
+    given, scales = options.softmax_scale, options.scales
+    scale = spec.geometry.softmax_scale if given is None else given
+    return scale * scales.get("q_scale", 1.0) * scales.get("k_scale", 1.0)
+
+
 def scalar_values(plan: KernelPlan, call: Call, extents: Extents, lse: Any) -> dict[str, float]:
     """Every argument that is no pointer; a plan takes those that it names.
 
@@ -48,10 +55,9 @@ def scalar_values(plan: KernelPlan, call: Call, extents: Extents, lse: Any) -> d
         extents: Their sizes.
         lse: The LSE tensor, for its strides.
     """
-    given = call.options.softmax_scale
-    scale = plan.spec.geometry.softmax_scale if given is None else given
     values: dict[str, float] = {
-        "softmax_scale_log2": scale * math.log2(math.e),
+        "softmax_scale_log2": score_scale(plan.spec, call.options) * math.log2(math.e),
+        "v_scale": call.options.scales.get("v_scale", 1.0),
         "num_heads": extents.num_heads,
         "batch": extents.batch,
         "total_q": extents.rows_q,

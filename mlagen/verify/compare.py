@@ -16,9 +16,11 @@ if TYPE_CHECKING:
     from mlagen.spec.model import KernelSpec
 
 # Unit roundoff: half the distance from 1 to the next larger number.
-UNIT_ROUNDOFF = {"bfloat16": 2.0**-8, "float16": 2.0**-11}
+UNIT_ROUNDOFF = {"bfloat16": 2.0**-8, "float16": 2.0**-11, "float8_e4m3fn": 2.0**-4}
 # Half the distance of the smallest numbers: what rounding may lose where it is not relative.
 LEAST_ROUNDING = {"bfloat16": 2.0**-134, "float16": 2.0**-25}
+# What rounding may lose of a small probability, where the largest is 1: that of e4m3 is scaled by 2^8 to use its range.
+LEAST_PROBABILITY = {"float16": LEAST_ROUNDING["float16"], "float8_e4m3fn": 2.0**-18}
 FLOAT32_ROUNDOFF = 2.0**-24
 # What float32 adds to a bound.
 _FLOAT32 = 1 + 1 / 64
@@ -105,6 +107,9 @@ def rounding_bound(
     expected: Array,
     *,
     softmax_scale: float | None = None,
+    q_scale: float = 1.0,
+    k_scale: float = 1.0,
+    v_scale: float = 1.0,
     exact_probabilities: bool = False,
 ) -> Array:
     """The largest error of each output element that rounding explains; 0 in rows that see no key.
@@ -112,19 +117,29 @@ def rounding_bound(
     A kernel rounds each probability once before it multiplies it with V, and each output once:
     `|out - exact| <= u_o |exact| + u_p sum(p |v|) / l`, with the unit roundoffs of the output's and the
     inputs' dtype, and a 64th more for what float32 adds and for rounding what was rounded. In float16
-    small probabilities lose a fixed amount instead, of at most that times the sum of all visible |v|.
+    and e4m3 small probabilities lose a fixed amount instead, of at most that times the sum of all visible |v|.
 
     Args:
         spec: The kernel.
         tensors: The call.
         expected: Its exact output.
-        softmax_scale: As in the call.
+        softmax_scale: As in the call, like the scales of operands.
+        q_scale: Of q.
+        k_scale: Of k.
+        v_scale: Of v.
         exact_probabilities: Every probability is a power of two (or 0), which rounding leaves as it is: a 256th of
             its share stands for float32.
     """
     ops = backend_of(expected)
-    positive = {**tensors, "v": ops.absolute(tensors["v"])}
-    magnitude, lse = reference(spec, positive, softmax_scale=softmax_scale)
+    positive = {**tensors, "v": ops.absolute(ops.float64(tensors["v"]))}
+    magnitude, lse = reference(
+        spec,
+        positive,
+        softmax_scale=softmax_scale,
+        q_scale=q_scale,
+        k_scale=k_scale,
+        v_scale=v_scale,
+    )
     output_unit, input_unit = UNIT_ROUNDOFF[str(spec.output_dtype)], UNIT_ROUNDOFF[spec.dtype]
     if exact_probabilities:
         input_unit /= 256
@@ -134,8 +149,9 @@ def rounding_bound(
         # Adding a bias to a large score rounds in float32 at the size of the score, which is that of the LSE.
         size = _finite_size(lse)
         bound = bound + 2 * FLOAT32_ROUNDOFF * size[..., None] * magnitude
-    if spec.dtype == "float16":
-        bound = bound + LEAST_ROUNDING["float16"] * _visible_sum(spec, positive)
+    if spec.dtype in LEAST_PROBABILITY and not exact_probabilities:
+        least = LEAST_PROBABILITY[spec.dtype] * v_scale
+        bound = bound + least * _visible_sum(spec, positive)
     least = ops.where(magnitude > 0, nothing + LEAST_ROUNDING[str(spec.output_dtype)], nothing)
     return _FLOAT32 * bound + least
 
@@ -143,9 +159,12 @@ def rounding_bound(
 def _visible_sum(spec: KernelSpec, tensors: Mapping[str, Array]) -> Array:
     """The sum of V over the keys that each row sees: their mean, which equal scores give, times their number."""
     plain = spec.model_copy(update={"score_mod": Identity(), "sink": False})
-    queries = {name: tensors[name] * 0 for name in ("q", "q_nope", "q_pe") if name in tensors}
+    ops = backend_of(tensors["v"])
+    queries = {
+        name: ops.float64(tensors[name]) * 0 for name in ("q", "q_nope", "q_pe") if name in tensors
+    }
     mean, lse = reference(plain, {**tensors, **queries})
-    return mean * backend_of(mean).exp(lse)[..., None]
+    return mean * ops.exp(lse)[..., None]
 
 
 def lse_bound(expected: Array) -> Array:

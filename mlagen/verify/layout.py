@@ -18,12 +18,12 @@ if TYPE_CHECKING:
     from mlagen.spec.model import KernelSpec
     from mlagen.verify.operands import Lengths, Operands
 
-    Array = NDArray[Any]  # Any: bfloat16, float16 and int32 alike
+    Array = NDArray[Any]  # Any: every float dtype and int32 alike
 
 # A page id that no cache has: entries past a sequence's last page are never used.
 UNUSED_PAGE = 1 << 30
-# 16 bytes of a 16-bit type, the least step of a tensor map's strides.
-_ADDED_COLUMNS = 8
+# The least step of a tensor map's strides.
+_ADDED_BYTES = 16
 _SPARE_PAGES = 2
 
 
@@ -184,7 +184,8 @@ class _Layout:
         # No rows are added behind a sequence: batch and rows are one dimension of some maps, so that the batch stride
         # must be a whole number of rows.
         *outer, inner, columns = values.shape
-        larger = np.full((*outer, inner + 1, columns + _ADDED_COLUMNS), filler, dtype=values.dtype)
+        added = _ADDED_BYTES // values.itemsize
+        larger = np.full((*outer, inner + 1, columns + added), filler, dtype=values.dtype)
         inside = larger[tuple(slice(size) for size in values.shape)]
         inside[...] = values
         return inside

@@ -30,7 +30,10 @@ Values = Literal[
 EXACT_SCALE = math.log(2.0)
 _FAINT_SINK = -200.0
 _SMALL_INTEGERS = 3
+# Of integers, one in so many counts. Probabilities of 8 bits are exact down to 2^-17 of the largest.
+_SPARSITY = {"float8_e4m3fn": 4}
 _LARGEST_LOGIT = 60_000.0
+_LOGIT_DIGITS = 6
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +131,8 @@ def _draw_plain(
         if not is_integer:
             return random.standard_normal(shape, dtype=np.float32).astype(dtype)
         if sparse:  # so that logits of hundreds of columns stay small
-            drawn = random.integers(-1, 1, shape, endpoint=True) * random.integers(0, 2, shape)
+            drawn = random.integers(-1, 1, shape, endpoint=True)
+            drawn *= random.integers(0, _SPARSITY.get(spec.dtype, 2), shape) == 1
         else:
             drawn = random.integers(-_SMALL_INTEGERS, _SMALL_INTEGERS, shape, endpoint=True)
         return drawn.astype(dtype)
@@ -150,15 +154,30 @@ def _draw_plain(
 def _with_logits(operands: Operands, logits: NDArray[np.float64]) -> Operands:
     """The operands with Q and K replaced by ones whose product is exactly `logits[key]` for each query and head."""
     q, k = np.zeros_like(operands.q), np.zeros_like(operands.k_nope)
-    # 256 a + b + c with integers a and b of at most 8 bits and a fraction c: each is exact in bfloat16 and float16.
-    high = np.round(logits / 256)
-    low = np.round(logits - 256 * high)
-    for column, (weight, part) in enumerate(
-        ((256.0, high), (1.0, low), (1.0, logits - 256 * high - low))
-    ):
+    split = _in_digits if q.itemsize == 1 else _in_bytes
+    for column, (weight, part) in enumerate(split(logits)):
         q[..., column] = weight
         k[..., column] = part[:, None].astype(k.dtype)
     return replace(operands, q=q, k_nope=k, k_rope=np.zeros_like(operands.k_rope))
+
+
+def _in_bytes(logits: NDArray[np.float64]) -> list[tuple[float, NDArray[np.float64]]]:
+    """256 a + b + c with integers a and b of at most 8 bits and a fraction c: exact in bfloat16 and float16."""
+    high = np.round(logits / 256)
+    low = np.round(logits - 256 * high)
+    return [(256.0, high), (1.0, low), (1.0, logits - 256 * high - low)]
+
+
+def _in_digits(logits: NDArray[np.float64]) -> list[tuple[float, NDArray[np.float64]]]:
+    """Multiples of 1/16 as sums of digits up to 8 times a power of 16, the power shared by both factors: exact in e4m3."""
+    parts = []
+    rest = logits * 16
+    for power in range(_LOGIT_DIGITS):
+        digit = rest - 16 * np.round(rest / 16)
+        rest = (rest - digit) / 16
+        weight = min(16.0 ** (power - 1), 256.0)
+        parts.append((weight, digit * (16.0 ** (power - 1) / weight)))
+    return parts
 
 
 # Base-2 logit of key j, given the keys n of a step and the threshold t of the kernel.

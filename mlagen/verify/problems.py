@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from mlagen.dtypes import DTYPES
 from mlagen.plan import plan_kernel
 from mlagen.verify.hostile import (
     HOSTILE_SEQUENCES,
@@ -36,6 +37,8 @@ if TYPE_CHECKING:
 
 # A window or chunk up to here fits into a problem of ordinary size; wider ones get a few rows at their edge.
 _NARROW = 512
+# Of operands that have scales; powers of two, so that what is exact stays exact.
+_SCALES = {"q_scale": 4.0, "k_scale": 0.5, "v_scale": 0.25}
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +48,7 @@ class Problem:
     Attributes:
         name: Says what is special about it; unique among a kernel's problems.
         tensors: Arguments of `run` under their canonical names; bfloat16 is that of `ml_dtypes`.
-        options: Other arguments of `run`: `softmax_scale`, `max_seqlen_q`.
+        options: Other arguments of `run`: `softmax_scale`, `max_seqlen_q`, scales of operands.
         ctas: How many blocks to run it with, where a block walks several tiles.
         is_exact: Every probability is a power of two: only the output is rounded.
         is_hostile: Offsets, lengths or page ids are such as `validate=True` refuses.
@@ -214,13 +217,17 @@ def _make(plan: KernelPlan, recipe: _Recipe, seed: int) -> Problem:
     options: dict[str, Any] = {}  # as `run` takes them
     if recipe.values != "random":
         options["softmax_scale"] = EXACT_SCALE
+    if DTYPES[spec.dtype].is_scaled:
+        options |= _SCALES
+        if "softmax_scale" in options:
+            options["softmax_scale"] /= _SCALES["q_scale"] * _SCALES["k_scale"]
     if recipe.longest is not None:
         options["max_seqlen_q"] = min(recipe.longest, max(lengths.queries))
     if recipe.spoil is not None:
         tensors = recipe.spoil(spec, tensors)
     is_exact = (
         recipe.values == "integer"
-        and spec.dtype == "bfloat16"  # float16 has no small powers of two
+        and spec.dtype != "float16"  # which has no small powers of two
         and not spec.sink
         and spec.score_mod.kind == "identity"
     )

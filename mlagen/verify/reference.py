@@ -33,7 +33,13 @@ BLOCK_SCORES = 2**26
 
 
 def reference(
-    spec: KernelSpec, tensors: Mapping[str, Array], *, softmax_scale: float | None = None
+    spec: KernelSpec,
+    tensors: Mapping[str, Array],
+    *,
+    softmax_scale: float | None = None,
+    q_scale: float = 1.0,
+    k_scale: float = 1.0,
+    v_scale: float = 1.0,
 ) -> tuple[Array, Array]:
     """The exact output and LSE of one call.
 
@@ -42,6 +48,9 @@ def reference(
         tensors: NumPy arrays or torch tensors of any float dtype under the canonical names of
             `run`. Lengths and page ids are read on the host, which synchronises.
         softmax_scale: Overrides the geometry's own scale.
+        q_scale: By which stored values of q are multiplied.
+        k_scale: Likewise of k, rope part included.
+        v_scale: Likewise of v.
 
     Returns:
         `out` `[total_q, H, v_head_dim]` or `[batch, seqlen_q, H, v_head_dim]` and `lse` without the
@@ -51,6 +60,7 @@ def reference(
     queries = _queries(spec, tensors)
     ops = backend_of(queries)
     scale = spec.geometry.softmax_scale if softmax_scale is None else softmax_scale
+    scale *= q_scale * k_scale
     flat_q = queries.reshape(-1, *queries.shape[-2:])
     rows, num_heads = int(flat_q.shape[0]), int(flat_q.shape[1])
     out = ops.zeros((rows, num_heads, int(tensors["v"].shape[-1])))
@@ -64,7 +74,7 @@ def reference(
             block_q = ops.permute(ops.float64(flat_q[here, heads]), (1, 0, 2))
             scores, visible = scorer.scores(block_q, keys[heads], heads, first, last)
             block_out, block_lse = _softmax(
-                scores, visible, values[heads], scorer.sinks(heads), ops
+                scores, visible, values[heads] * v_scale, scorer.sinks(heads), ops
             )
             out[here, heads] = ops.permute(block_out, (1, 0, 2))
             lse[here, heads] = ops.permute(block_lse, (1, 0))

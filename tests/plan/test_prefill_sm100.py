@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING, Any  # Any: options before validation
 
 import pytest
 
+from mlagen.dtypes import DTYPES
 from mlagen.errors import PlanError, UnsupportedError
 from mlagen.plan import plan_kernel
 from mlagen.plan.fa4_config import fa4_layout
+from mlagen.plan.prefill_sm100 import PROBABILITY_SHIFT
 from tests.plan.kernels import plan as plan_for
 from tests.plan.kernels import shipped_specs
 
@@ -24,6 +26,10 @@ every_shipped = pytest.mark.parametrize("shipped", SHIPPED, ids=lambda shipped: 
 
 def plan(heads: str = "192x128", **options: Any) -> KernelPlan:
     return plan_for(heads, arch="sm_100a", **options)
+
+
+def element_bytes(kernel: KernelPlan) -> int:
+    return DTYPES[kernel.spec.dtype].size_bytes
 
 
 def test_deepseek_has_two_halves_and_three_slots() -> None:
@@ -57,7 +63,12 @@ def test_regions_do_not_overlap_and_fit(shipped: KernelPlan) -> None:
 
 @every_shipped
 def test_the_map_takes_what_the_configuration_says(shipped: KernelPlan) -> None:
-    layout = fa4_layout(shipped.spec.geometry, shipped.arch, tile_n=shipped.tile_n)
+    layout = fa4_layout(
+        shipped.spec.geometry,
+        shipped.arch,
+        tile_n=shipped.tile_n,
+        element_bytes=element_bytes(shipped),
+    )
     assert shipped.shared_memory_bytes == layout.shared_memory_bytes
 
 
@@ -84,7 +95,7 @@ def test_scores_and_outputs_lie_apart_in_tensor_memory(shipped: KernelPlan) -> N
 def test_probabilities_lie_over_scores_of_their_own_half(shipped: KernelPlan) -> None:
     for half in "01":
         scores, probabilities = (shipped.tensor_region(f"{name}{half}") for name in "SP")
-        assert probabilities.columns == shipped.tile_n // 2  # two to a column
+        assert probabilities.columns == shipped.tile_n * element_bytes(shipped) // 4
         assert probabilities.first_column >= scores.first_column
         end = scores.first_column + scores.columns
         assert probabilities.first_column + probabilities.columns == end
@@ -100,15 +111,14 @@ def test_full_barriers_expect_the_bytes_of_their_boxes(shipped: KernelPlan) -> N
     expected = {barrier.name: barrier.bytes for barrier in shipped.barriers if barrier.bytes}
     panels = shipped.spec.geometry.qk_head_dim // 64
     assert expected == {
-        "q_full": panels * 128 * 64 * 2,
-        "kv_full": panels * shipped.tile_n * 64 * 2,
+        "q_full": panels * 128 * 64 * element_bytes(shipped),
+        "kv_full": panels * shipped.tile_n * 64 * element_bytes(shipped),
     }
 
 
 @pytest.mark.parametrize(
     ("options", "reason"),
     [
-        ({"dtype": "float8_e4m3fn"}, "dtype: float8_e4m3fn; available: bfloat16, float16"),
         ({"config": {"cta_group": 2}}, "config.cta_group: 2; available: 1"),
         ({"config": {"tile_m": 128}}, "config.tile_m: 128; available: 256"),
         ({"config": {"kv_ring": "separate"}}, "config.kv_ring: separate; available: shared"),
@@ -154,6 +164,41 @@ def test_turns_at_the_exponentials_take_two_named_barriers() -> None:
     assert plan(config={"softmax_order": False}).named_barriers == ()
     turn = plan(config={"softmax_order": True}).named_barrier("turn")
     assert (turn.first_id, turn.copies) == (1, 2)
+
+
+def test_fp8_has_slots_and_products_of_half_the_size() -> None:
+    fp8 = plan(dtype="float8_e4m3fn")
+    assert fp8.kv_slots == 8
+    # A half's place is that of its output: 128 x 128 of 2 bytes. Slots of 128 x 128, buffers of 128 x 64.
+    assert fp8.shared_memory_bytes == 2 * 32 * KIB + 8 * 16 * KIB + 4 * 8 * KIB + 2 * KIB
+    assert fp8.cost.tensor_cycles == plan().cost.tensor_cycles // 2
+    assert fp8.cost.bytes_from_l2 == plan().cost.bytes_from_l2 // 2
+    assert (fp8.tensor_region("P1").first_column, fp8.tensor_region("P1").columns) == (224, 32)
+
+
+def test_maps_of_fp8_swizzle_64_bytes_but_the_output_128() -> None:
+    maps = plan(dtype="float8_e4m3fn", output_dtype="float16").tensor_maps
+    assert {one.name: one.swizzle_bytes for one in maps} == {"q": 64, "k": 64, "v": 64, "out": 128}
+    assert maps[-1].dtype.name == "float16"
+
+
+def test_only_fp8_takes_a_scale() -> None:
+    names = [argument.name for argument in plan(dtype="float8_e4m3fn").arguments]
+    assert [argument.name for argument in plan().arguments] == [
+        name for name in names if name != "v_scale"
+    ]
+    assert "v_scale" in names
+
+
+def test_fp8_probabilities_stay_below_the_largest_number() -> None:
+    with pytest.raises(PlanError, match=r"rescale_threshold 0\.9: .* float8_e4m3fn allows 0\.8"):
+        plan(dtype="float8_e4m3fn", config={"rescale_threshold": 0.9})
+    assert 2 ** (PROBABILITY_SHIFT["float8_e4m3fn"] + 0.8) < 448
+
+
+def test_the_name_tells_an_output_of_another_dtype() -> None:
+    assert "_bf16_tofp16_full_" in plan(output_dtype="float16").name
+    assert "_e4m3_full_" in plan(dtype="float8_e4m3fn", output_dtype="bfloat16").name
 
 
 def test_a_narrow_tile_gets_more_slots() -> None:

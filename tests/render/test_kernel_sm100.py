@@ -59,7 +59,9 @@ def test_header_holds_spec_and_budget(shipped: KernelPlan) -> None:
         assert f"{barrier.name}[{barrier.copies}]" in header
     assert f"= {shipped.shared_memory_bytes // 1024} of 227 KiB" in header
     assert "184 registers a thread" in header
-    assert "S0 0-127, P0 64-127, S1 128-255, P1 192-255, O0 256-383, O1 384-511 of 512" in header
+    p0, p1 = (64, 192) if shipped.spec.dtype != "float8_e4m3fn" else (96, 224)
+    tensor = f"S0 0-127, P0 {p0}-127, S1 128-255, P1 {p1}-255, O0 256-383, O1 384-511 of 512"
+    assert tensor in header
 
 
 @every_shipped
@@ -89,8 +91,25 @@ def test_methods_of_the_origin_are_functions(method: str) -> None:
             ["exp2_polynomial", "is_emulated", "kEmulatedPairs", "max_or_nan", "mul.rn.f32x2"],
         ),
         ({"config": {"softmax_order": True}}, ["kTurnBarrier", "kSoftmaxThreads", "pass_turns"]),
+        (
+            {"dtype": "float8_e4m3fn"},
+            ["v_scale", "e4m3x2", "f8f6f4", "kProbabilityShift", "staged_output", "pack_output"],
+        ),
+        ({"output_dtype": "float16"}, ["pack_output", "cvt.rn.f16x2.f32"]),
     ],
-    ids=["lse", "sink", "softcap", "alibi", "paged", "prefix", "chunked", "exp2", "order"],
+    ids=[
+        "lse",
+        "sink",
+        "softcap",
+        "alibi",
+        "paged",
+        "prefix",
+        "chunked",
+        "exp2",
+        "order",
+        "fp8",
+        "output",
+    ],
 )
 def test_an_option_that_is_off_leaves_nothing(options: dict[str, Any], words: list[str]) -> None:
     with_option = _code_of(plan(**options))

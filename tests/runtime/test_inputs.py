@@ -347,6 +347,10 @@ def test_both_forms_of_q_are_refused(load: LoadFake) -> None:
         ({"softmax_scale": 1e-46}, "softmax_scale: expected 1e-30 to 1e+30, got 1e-46"),
         ({"softmax_scale": torch.tensor(1.0)}, "softmax_scale: expected a number, got a tensor"),
         ({"sm_scale": 1.0, "softmax_scale": 1.0}, "softmax_scale: given twice, also as sm_scale"),
+        ({"q_scale": 0.5}, "q_scale: given, but the kernel takes bfloat16, which has no scale"),
+        ({"k_scale": torch.tensor(1.0)}, "k_scale: expected a number, got a tensor"),
+        ({"v_scale": 0.0}, "v_scale: expected 1e-30 to 1e+30, got 0.0"),
+        ({"v_descale": 1.0, "v_scale": 1.0}, "v_descale: given twice, also as v_scale"),
         ({"return_lse": 1}, "return_lse: expected True or False, got 1"),
         ({"max_seqlen_q": torch.tensor(128)}, "max_seqlen_q: expected an int, got a tensor"),
         ({"max_seqlen_q": 128.0}, "max_seqlen_q: expected an int, got 128.0"),
@@ -366,6 +370,13 @@ def test_wrong_arguments(load: LoadFake, arguments: Tensors, message: str) -> No
         load(PLAIN).run(make_tensors(PLAIN), **arguments)
     assert str(error.value).startswith(message)
     assert str(error.value).splitlines()[-1].startswith("  ")
+
+
+def test_scales_that_float32_cannot_hold_together(fake: FakeDriver, load: LoadFake) -> None:
+    fake.capability = (10, 0)
+    spec = make_spec(arch="sm_100a", dtype="float8_e4m3fn")
+    with pytest.raises(InputError, match=r"softmax_scale \* q_scale \* k_scale: .* is not 1e-30"):
+        load(spec).run(make_tensors(spec), q_scale=1e-20, k_scale=1e-20)
 
 
 @pytest.mark.parametrize("name", ["max_seqlen_q", "max_seqlen_k"])

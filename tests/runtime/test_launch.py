@@ -50,6 +50,33 @@ def test_arguments_of_a_ragged_call(fake: FakeDriver, load: LoadFake) -> None:
     assert launch.stream == fake.stream
 
 
+FP8 = make_spec(arch="sm_100a", dtype="float8_e4m3fn", k_rope=PAGED_64)
+
+
+def test_scales_of_fp8_become_two_arguments(fake: FakeDriver, load: LoadFake) -> None:
+    fake.capability = (10, 0)
+    scales = {"q_scale": 0.5, "k_descale": np.float32(0.25), "v_scale": 3}
+    out = load(FP8).run(make_tensors(FP8), softmax_scale=2.0, **scales)
+    load(FP8).run(make_tensors(FP8))
+    scaled, plain = (launch.arguments for launch in fake.launches)
+    assert scaled["softmax_scale_log2"] == pytest.approx(0.25 * math.log2(math.e), rel=1e-6)
+    assert (scaled["v_scale"], plain["v_scale"]) == (3.0, 1.0)
+    assert out.dtype == torch.bfloat16
+
+
+def test_tensor_maps_of_fp8_are_of_bytes(fake: FakeDriver, load: LoadFake) -> None:
+    fake.capability = (10, 0)
+    tensors = make_tensors(FP8)
+    load(FP8).run(tensors)
+    maps = fake.launches[0].maps
+    types = {name: (one.element_type, one.swizzle_bytes) for name, one in maps.items()}
+    assert types.pop("out") == ("bfloat16", 128)
+    assert types == dict.fromkeys(("q", "k", "k_rope", "v"), ("uint8", 64))
+    assert maps["k_rope"].address == tensors["k_rope"].data_ptr() + 512
+    assert maps["k_rope"].strides_bytes[1:] == (576, 64 * 576)
+    assert maps["k"].strides_bytes == (128, 512)
+
+
 def test_tensor_maps_of_a_ragged_call(fake: FakeDriver, load: LoadFake) -> None:
     spec = make_spec(q_form="split", k_rope=PAGED_64)
     tensors = make_tensors(spec)

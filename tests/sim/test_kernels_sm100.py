@@ -62,6 +62,32 @@ def test_turns_and_emulated_exponentials(schedule: str, problem: str) -> None:
     assert_passes(with_config(KERNELS["causal"], **config), problem, schedule)
 
 
+FP8 = KERNELS["causal"].model_copy(update={"dtype": "float8_e4m3fn"})
+FP8_PAGES = KERNELS["pages of 64"].model_copy(
+    update={"dtype": "float8_e4m3fn", "output_dtype": "float16"}
+)
+
+
+@pytest.mark.parametrize(
+    ("spec", "problem", "schedule"),
+    [
+        (FP8, WALK, "lazy"),
+        (FP8, "random", "pct:1"),
+        (FP8, "threshold", "eager"),
+        (FP8_PAGES, "three blocks walk", "lazy"),
+        (FP8_PAGES, "more queries than keys", "pct:2"),
+    ],
+)
+def test_fp8(spec: KernelSpec, problem: str, schedule: str) -> None:
+    assert_passes(spec, problem, schedule)
+
+
+@pytest.mark.parametrize("arch", ["sm_90a", "sm_100a"])
+def test_an_output_of_another_dtype(arch: str) -> None:
+    update = {"arch": arch, "output_dtype": "float16"}
+    assert_passes(KERNELS["causal"].model_copy(update=update), "random")
+
+
 @pytest.mark.parametrize("seed", [1, 2, 3, 4])
 @pytest.mark.parametrize("kernel", KERNELS)
 def test_random_priorities_find_nothing(kernel: str, seed: int) -> None:

@@ -61,7 +61,7 @@ def test_a_rounded_result_is_within_its_bound(dtype: str) -> None:
     spec = make_spec(dtype=dtype, mask="causal")
     tensors = make_tensors(spec, q_lens=(40,), k_lens=(60,))
     exact, _ = reference(spec, tensors)
-    rounded = exact.to(getattr(torch, dtype))
+    rounded = exact.to(getattr(torch, dtype)).double()
     bound = rounding_bound(spec, tensors, exact)
     assert compare(rounded, exact, bound=bound).beyond == 0
     assert compare(rounded * 1.1, exact, bound=bound).beyond > 0

@@ -320,3 +320,16 @@ def test_sink_far_from_the_scores_leaves_lse_alone(sink: float) -> None:
     share = {-60_000.0: 1.0, 0.0: 2 / 3, 60_000.0: 0.0}[sink]
     torch.testing.assert_close(out, torch.full_like(out, share), rtol=1e-12, atol=0)
     torch.testing.assert_close(lse, torch.full_like(lse, math.log(2)), rtol=1e-12, atol=0)
+
+
+def test_scales_are_those_of_dequantised_values() -> None:
+    spec = make_spec(dtype="float8_e4m3fn", mask="causal", sink=True, k_rope="ragged")
+    tensors = make_tensors(spec)
+    scales = {"q": 0.5, "k": 3.0, "k_rope": 3.0, "v": 0.25}
+    dequantised = {
+        name: tensor.double() * scales[name] if name in scales else tensor
+        for name, tensor in tensors.items()
+    }
+    got = reference(spec, tensors, q_scale=0.5, k_scale=3.0, v_scale=0.25)
+    for actual, expected in zip(got, reference(spec, dequantised), strict=True):
+        torch.testing.assert_close(actual, expected)

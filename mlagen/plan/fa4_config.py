@@ -130,10 +130,17 @@ class FA4Layout:
 
     @property
     def q_bytes(self) -> int:
-        """The place of all queries of a block, with their scales; in the end of its output, in 16 bits."""
+        """The place of all queries of a block, with their scales; in the end of its output."""
         nope = self.padded_nope_head_dim * self.element_bytes
-        query = nope + self.padded_rope_head_dim * self.rope_bytes + self.scale_bytes
-        return self.tile_m * max(query, self.padded_v_head_dim * OUTPUT_BYTES)
+        rope = self.padded_rope_head_dim * self.rope_bytes
+        return self.tile_m * (nope + rope + self.scale_bytes) + self.output_overhang_bytes
+
+    @property
+    def output_overhang_bytes(self) -> int:
+        """What an output of 16 bits needs beyond the columns of narrower queries."""
+        columns = self.padded_nope_head_dim * self.element_bytes
+        columns += self.padded_rope_head_dim * self.rope_bytes
+        return self.tile_m * max(self.padded_v_head_dim * OUTPUT_BYTES - columns, 0)
 
     def bytes_with(self, slots: int) -> int:
         """Shared memory with so many slots, barriers and all."""

@@ -169,7 +169,7 @@ def _in_bytes(logits: NDArray[np.float64]) -> list[tuple[float, NDArray[np.float
 
 
 def _in_digits(logits: NDArray[np.float64]) -> list[tuple[float, NDArray[np.float64]]]:
-    """Multiples of 1/16 as sums of digits up to 8 times a power of 16, the power shared by both factors: exact in e4m3."""
+    """Multiples of 1/16 as sums of a digit up to 8 times a power of 16, which both factors share: exact in e4m3."""
     parts = []
     rest = logits * 16
     for power in range(_LOGIT_DIGITS):

@@ -251,11 +251,15 @@ def test_every_derivation_equals_the_origins_where_both_take_the_same_tile() -> 
         assert (*ours.score_columns, *ours.output_columns) == origin.columns, case
         assert ours.tensor_memory_columns == origin.tmem_used, case
         assert ours.mma_k == 32 // element_bytes, case
-        # Barriers, factors and tiles differ by less than 2 KiB: that decides about a slot only at the very edge.
+        # Barriers, factors and tiles differ by less than 2 KiB: that decides about a slot only at the very edge. An
+        # output wider than its queries is staged whole here, in two column halves by the origin.
+        difference = 2048 + ours.output_overhang_bytes
         spare = CARVE_OUT - origin.bytes_with(origin.slots)
         lacking = origin.bytes_with(origin.slots + 1) - CARVE_OUT
-        assert ours.kv_slots == origin.slots or min(spare, lacking) < 2048, case
-        assert abs(ours.bytes_with(origin.slots) - origin.bytes_with(origin.slots)) < 2048, case
+        assert ours.kv_slots == origin.slots or min(spare, lacking) < difference, case
+        assert abs(ours.bytes_with(origin.slots) - origin.bytes_with(origin.slots)) < difference, (
+            case
+        )
         # The origin wants two stages of each ring, so four slots where rings are separate; here two slots do, since
         # K and V take turns.
         if origin.supported:

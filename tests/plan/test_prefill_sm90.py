@@ -305,10 +305,6 @@ def test_key_tile_that_splits_pages_is_refused() -> None:
         ({"score_mod": ["alibi", {"kind": "softcap", "cap": 30}]}, "score_mod: chain"),
         ({"partition": {"kind": "split_kv", "splits": 2}}, "partition: split_kv; available: none"),
         ({"dtype": "float8_e4m3fn"}, "dtype: float8_e4m3fn; available: bfloat16, float16"),
-        (
-            {"output_dtype": "float16"},
-            "output_dtype: float16, other than dtype; available: bfloat16",
-        ),
         ({"kv": {"layout": "paged", "page_size": 64}}, "kv.layout: paged"),
         ({"k_rope": {"layout": "paged", "page_size": 48}}, "k_rope.page_size: 48"),
         ({"k_rope": {"layout": "paged", "page_size": 4}}, "available: 8, 16, 32, 64, 128, 256"),

@@ -350,7 +350,7 @@ def test_both_forms_of_q_are_refused(load: LoadFake) -> None:
         ({"q_scale": 0.5}, "q_scale: given, but the kernel takes bfloat16, which has no scale"),
         ({"k_scale": torch.tensor(1.0)}, "k_scale: expected a number, got a tensor"),
         ({"v_scale": 0.0}, "v_scale: expected 1e-30 to 1e+30, got 0.0"),
-        ({"v_descale": 1.0, "v_scale": 1.0}, "v_descale: given twice, also as v_scale"),
+        ({"v_descale": 1.0, "v_scale": 1.0}, "v_scale: given twice, also as v_descale"),
         ({"return_lse": 1}, "return_lse: expected True or False, got 1"),
         ({"max_seqlen_q": torch.tensor(128)}, "max_seqlen_q: expected an int, got a tensor"),
         ({"max_seqlen_q": 128.0}, "max_seqlen_q: expected an int, got 128.0"),

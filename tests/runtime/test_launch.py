@@ -6,6 +6,7 @@ import math
 import threading
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pytest
 import torch
 

@@ -153,7 +153,8 @@ def predict(plan: KernelPlan, device: Device, seqlen: int, num_heads: int) -> Pr
     time_s = max(on_sms, in_memory) + LAUNCH_S
     pairs = sum(end - begin for begin, end in (visible(mask, q, seqlen) for q in range(seqlen)))
     flops = 2 * columns * num_heads * pairs
-    peak = device.sms * plan.arch.tensor_flops_per_cycle * device.clock_ghz * 1e9
+    per_cycle = 2 * plan.arch.tensor_flops_per_cycle / DTYPES[plan.spec.dtype].size_bytes
+    peak = device.sms * per_cycle * device.clock_ghz * 1e9
     kind = "dense" if mask.kind == "none" else mask.kind.replace("_", " ")
     return Prediction(
         device=device.name,

@@ -44,6 +44,11 @@ KERNELS = {
 }
 
 
+def test_an_output_of_another_dtype() -> None:
+    spec = KERNELS["causal"].model_copy(update={"output_dtype": "float16"})
+    assert_passes(spec, "random")
+
+
 @pytest.mark.parametrize("seed", [1, 2, 3])
 @pytest.mark.parametrize("kernel", KERNELS)
 def test_random_priorities_find_nothing(kernel: str, seed: int) -> None:

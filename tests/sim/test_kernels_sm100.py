@@ -82,12 +82,6 @@ def test_fp8(spec: KernelSpec, problem: str, schedule: str) -> None:
     assert_passes(spec, problem, schedule)
 
 
-@pytest.mark.parametrize("arch", ["sm_90a", "sm_100a"])
-def test_an_output_of_another_dtype(arch: str) -> None:
-    update = {"arch": arch, "output_dtype": "float16"}
-    assert_passes(KERNELS["causal"].model_copy(update=update), "random")
-
-
 @pytest.mark.parametrize("seed", [1, 2, 3, 4])
 @pytest.mark.parametrize("kernel", KERNELS)
 def test_random_priorities_find_nothing(kernel: str, seed: int) -> None:

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from mlagen.arch import Arch
     from mlagen.dtypes import DType
+    from mlagen.plan.mask import KeyRange
     from mlagen.spec.model import KernelSpec
 
 SHARED_MEMORY_ALIGNMENT = 1024  # of a 128-byte-swizzled operand, and so of the whole map
@@ -208,7 +209,7 @@ class KernelPlan:
         rescale_threshold: Base-2 logits by which a row's maximum may grow before the output is rescaled.
         half_diagonal: The upper warpgroup multiplies only half of the diagonal block.
         ping_pong: Named barriers make the math warpgroups take turns at the tensor cores.
-        mask_bounds: Whether the mask hides keys on the left, and on the right, of a query's position.
+        key_ranges: What a query sees: the keys of any of these ranges.
         regions: Shared-memory map, in order of offsets, without gaps other than alignment.
         barriers: The mbarriers, in the order of their storage.
         named_barriers: The hardware barriers, in the order of their ids.
@@ -235,7 +236,7 @@ class KernelPlan:
     rescale_threshold: float
     half_diagonal: bool
     ping_pong: bool
-    mask_bounds: tuple[bool, bool]
+    key_ranges: tuple[KeyRange, ...]
     regions: tuple[Region, ...]
     barriers: tuple[Barrier, ...]
     named_barriers: tuple[NamedBarrier, ...]

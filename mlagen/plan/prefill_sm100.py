@@ -19,6 +19,7 @@ from mlagen.plan.fa4_config import (
     TILE_SLOTS,
     fa4_layout,
 )
+from mlagen.plan.mask import key_ranges
 from mlagen.plan.memory import RegionRequest, barrier_region, lay_out
 from mlagen.plan.name import kernel_name
 from mlagen.plan.plan import (
@@ -31,7 +32,7 @@ from mlagen.plan.plan import (
     TensorMapPlan,
     TensorRegion,
 )
-from mlagen.plan.support import SM100, mask_bounds, refuse_unsupported
+from mlagen.plan.support import SM100, refuse_unsupported
 
 if TYPE_CHECKING:
     from mlagen.plan.fa4_config import FA4Layout
@@ -74,6 +75,8 @@ def plan_prefill_sm100(spec: KernelSpec) -> KernelPlan:
     refuse_unsupported(spec, SM100)
     arch = ARCHS[spec.arch]
     layout = choose_layout(spec)
+    ranges = key_ranges(spec.mask)
+    assert ranges is not None
     geometry, config = spec.geometry, spec.config
     emulation_share = config.exp2_emulation_share or 0.0
     softmax_order = bool(config.softmax_order)
@@ -94,7 +97,7 @@ def plan_prefill_sm100(spec: KernelSpec) -> KernelPlan:
         ),
         half_diagonal=False,
         ping_pong=False,
-        mask_bounds=mask_bounds(spec.mask),
+        key_ranges=ranges,
         regions=shared_memory_map(spec, layout),
         barriers=barriers(layout),
         named_barriers=(NamedBarrier("turn", 1, HALVES),) if softmax_order else (),

@@ -9,6 +9,7 @@ from mlagen.arch import ARCHS
 from mlagen.dtypes import DTYPES
 from mlagen.errors import PlanError
 from mlagen.plan.arguments import prefill_arguments
+from mlagen.plan.mask import key_ranges, mask_bounds
 from mlagen.plan.memory import RegionRequest, barrier_region, lay_out
 from mlagen.plan.name import kernel_name
 from mlagen.plan.plan import (
@@ -22,7 +23,7 @@ from mlagen.plan.plan import (
     TensorMapPlan,
     occupied_bytes,
 )
-from mlagen.plan.support import SM90, mask_bounds, refuse_unsupported
+from mlagen.plan.support import SM90, refuse_unsupported
 
 if TYPE_CHECKING:
     from mlagen.spec.model import KernelSpec
@@ -77,11 +78,12 @@ def plan_prefill_sm90(spec: KernelSpec) -> KernelPlan:
     arch = ARCHS[spec.arch]
     configuration = choose_configuration(spec)
     geometry = spec.geometry
-    left_bound, right_bound = mask_bounds(spec.mask)
+    ranges = key_ranges(spec.mask)
+    assert ranges is not None
     config = spec.config
     # At 128/128 ptxas 13.5 serialised wgmma in a variant that had it (C7511), before scores were local to a step; not
     # tried there again. At 192/128 no variant is serialised.
-    half_diagonal_pays = right_bound and geometry.qk_head_dim > geometry.v_head_dim
+    half_diagonal_pays = mask_bounds(ranges)[1] and geometry.qk_head_dim > geometry.v_head_dim
     ping_pong = True if config.ping_pong is None else config.ping_pong
     flops = 2 * TILE_M * configuration.tile_n * (geometry.qk_head_dim + geometry.v_head_dim)
     return KernelPlan(
@@ -103,7 +105,7 @@ def plan_prefill_sm90(spec: KernelSpec) -> KernelPlan:
             and (half_diagonal_pays if config.half_diagonal is None else config.half_diagonal)
         ),
         ping_pong=ping_pong,
-        mask_bounds=(left_bound, right_bound),
+        key_ranges=ranges,
         regions=shared_memory_map(spec, configuration),
         barriers=barriers(spec, configuration),
         named_barriers=named_barriers(ping_pong=ping_pong),

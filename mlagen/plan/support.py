@@ -6,13 +6,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from mlagen.errors import UnsupportedError
+from mlagen.plan.mask import MAX_RANGES, RANGE_MASKS, key_ranges, parts_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from mlagen.spec.model import KernelSpec
 
-AVAILABLE_MASKS = ("none", "causal", "sliding_window", "chunked")
 AVAILABLE_SCORE_MODS = ("identity", "softcap", "alibi")
 PAGE_SIZES = (8, 16, 32, 64, 128, 256)
 HEAD_DIMS = ((128, 64, 128), (64, 64, 128), (192, 64, 256), (256, 0, 256))  # nope, rope, v
@@ -91,18 +91,28 @@ def refuse_unsupported(spec: KernelSpec, offer: Offer) -> None:
 def unsupported(spec: KernelSpec, offer: Offer) -> Iterable[str]:
     """Reasons why no kernel implements this spec, one for each option."""
     yield from unsupported_operands(spec, offer)
-    if spec.mask.kind not in AVAILABLE_MASKS:
-        yield f"mask: {spec.mask.kind}; available: {', '.join(AVAILABLE_MASKS)}"
-    for field in ("left", "right", "size"):
-        extent = getattr(spec.mask, field, None)
-        if extent is not None and extent > MAX_EXTENT:
-            yield f"mask.{field}: {extent}; available: up to {MAX_EXTENT} (offsets add up inside 32 bits)"
+    yield from unsupported_mask(spec.mask)
     kind = getattr(spec.score_mod, "kind", "a list of score mods")
     if kind not in AVAILABLE_SCORE_MODS:
         yield f"score_mod: {kind}; available: {', '.join(AVAILABLE_SCORE_MODS)}"
     if spec.partition.kind != "none":
         yield f"partition: {spec.partition.kind}; available: none"
     yield from unsupported_config(spec, offer)
+
+
+def unsupported_mask(mask: Any) -> Iterable[str]:  # Any: the union of spec.mask
+    """Reasons that lie in the mask."""
+    parts = list(parts_of(mask))
+    refused = dict.fromkeys(part.kind for part in parts if part.kind not in RANGE_MASKS)
+    available = f"{', '.join(RANGE_MASKS)}, and all and any of these"
+    yield from (f"mask: {kind}; available: {available}" for kind in refused)
+    for part in parts:
+        for field in ("left", "right", "size"):
+            extent = getattr(part, field, None)
+            if extent is not None and extent > MAX_EXTENT:
+                yield f"mask.{field}: {extent}; available: up to {MAX_EXTENT} (offsets add up inside 32 bits)"
+    if not refused and key_ranges(mask) is None:
+        yield f"mask: any of more than {MAX_RANGES} ranges of keys; available: up to {MAX_RANGES}"
 
 
 def unsupported_operands(spec: KernelSpec, offer: Offer) -> Iterable[str]:
@@ -137,14 +147,3 @@ def unsupported_config(spec: KernelSpec, offer: Offer) -> Iterable[str]:
         yield f"config.{field}: {value}; " + (
             "no such choice here" if available is None else f"available: {available}"
         )
-
-
-def mask_bounds(mask: Any) -> tuple[bool, bool]:  # Any: the union of spec.mask, read by `kind`
-    """Whether a mask hides keys on the left, and on the right, of a query's position."""
-    if mask.kind == "causal":
-        return False, True
-    if mask.kind == "sliding_window":
-        return mask.left is not None, mask.right is not None
-    if mask.kind == "chunked":
-        return True, True
-    return False, False

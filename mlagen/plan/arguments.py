@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from mlagen.dtypes import DTYPES
+from mlagen.plan.mask import takes_valid_lengths
 from mlagen.plan.plan import Argument
 
 if TYPE_CHECKING:
@@ -58,6 +59,12 @@ def prefill_arguments(spec: KernelSpec) -> tuple[Argument, ...]:
     if takes_cache_seqlens(spec):
         counted = "keys before this call" if spec.kv_length_counts == "prefix" else "keys"
         found.append(Argument("cache_seqlens", "const int*", f"[batch] {counted} of each sequence"))
+    if takes_valid_lengths(spec.mask):
+        found.append(
+            Argument(
+                "valid_lengths", "const int*", "[batch] keys of each sequence before its padding"
+            )
+        )
     if spec.k_rope.layout == "paged":
         found += [
             Argument(

@@ -13,10 +13,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from mlagen.dtypes import DTYPES
+from mlagen.plan.mask import key_ranges
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from mlagen.plan.mask import KeyRange
     from mlagen.plan.plan import KernelPlan
     from mlagen.spec.mask import Mask
 
@@ -255,18 +257,20 @@ def visited_blocks(plan: KernelPlan, row: int, seqlen: int) -> tuple[int, int]:
 
 
 def visible(mask: Mask, position: int, seqlen: int) -> tuple[int, int]:
-    """The keys that a query sees, [begin, end), where the mask alone says so; else all."""
-    begin, end = 0, seqlen
-    match mask.kind:
-        case "causal":
-            end = position + 1
-        case "sliding_window":
-            begin = 0 if mask.left is None else position - mask.left
-            end = seqlen if mask.right is None else position + mask.right + 1
-        case "chunked":
-            begin = position // mask.size * mask.size
-            end = position + 1 if mask.causal else begin + mask.size
-    return max(begin, 0), min(end, seqlen)
+    """The first key that a query sees and the end of the last, as far as the mask alone says so; else all."""
+    ranges = key_ranges(mask)
+    assert ranges is not None
+    ends = [_ends(one, position) for one in ranges]
+    return max(min(begin for begin, _ in ends), 0), int(min(max(end for _, end in ends), seqlen))
+
+
+def _ends(one: KeyRange, position: int) -> tuple[int, float]:
+    """A range of keys without regard to the keys that there are, or that are valid."""
+    chunks = [position // size * size for size in one.chunks]
+    begins = [*chunks, *([] if one.left is None else [position - one.left])]
+    ends = [begin + size for begin, size in zip(chunks, one.chunks, strict=True)]
+    ends += [] if one.right is None else [position + one.right + 1]
+    return max(begins, default=0), min(ends, default=math.inf)
 
 
 def makespan(tiles: Sequence[float], sms: int, kind: str) -> float:

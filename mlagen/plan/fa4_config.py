@@ -8,6 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
+from mlagen.plan.memory import TILE_BYTES
+
 if TYPE_CHECKING:
     from mlagen.arch import Arch
     from mlagen.spec.geometry import HeadGeometry
@@ -19,7 +21,6 @@ LEAST_TILE_N = 64
 LEAST_SLOTS = 2
 TILE_N_CHOICES = (128, 64)  # one tensor-memory load takes a power of two of columns
 TILE_SLOTS = 2  # announced tiles: one in work, one ahead
-TILE_BYTES = 32  # sizeof(Tile) in the template
 BARRIER_BYTES = 8
 ADDRESS_BYTES = 4  # of tensor memory
 FACTOR_BYTES = 4  # fp32, a row
@@ -44,6 +45,7 @@ class FA4Layout:
         single_output: One output accumulator for all key tiles (single-O).
         tile_n: Keys of a step (BN); 0 if none fits.
         arch: Limits.
+        tile_bytes: Of an announced tile.
     """
 
     qk_head_dim: int
@@ -56,6 +58,7 @@ class FA4Layout:
     single_output: bool
     tile_n: int
     arch: Arch
+    tile_bytes: int = TILE_BYTES
 
     @property
     def tile_m(self) -> int:
@@ -145,7 +148,7 @@ class FA4Layout:
     def bytes_with(self, slots: int) -> int:
         """Shared memory with so many slots, barriers and all."""
         barriers = BARRIERS_OF_A_HALF * self.query_tiles + 2 * slots + 2 * TILE_SLOTS
-        rest = BARRIER_BYTES * barriers + FACTOR_BYTES * self.tile_m + TILE_BYTES * TILE_SLOTS
+        rest = BARRIER_BYTES * barriers + FACTOR_BYTES * self.tile_m + self.tile_bytes * TILE_SLOTS
         ring = slots * self.slot_bytes + -(-slots // 2) * self.rope_buffer_bytes
         return -(-(self.q_bytes + ring + rest + ADDRESS_BYTES) // ALIGNMENT) * ALIGNMENT
 
@@ -216,6 +219,7 @@ def fa4_layout(
     query_tiles: int = 2,
     single_output: bool = False,
     tile_n: int | None = None,
+    tile_bytes: int = TILE_BYTES,
 ) -> FA4Layout:
     """The configuration of head dimensions: the widest key tile that tensor memory takes, unless one is given."""
     outputs = (1 if single_output else 2) * padded(geometry.v_head_dim)
@@ -232,6 +236,7 @@ def fa4_layout(
         single_output,
         widest if tile_n is None else tile_n,
         arch,
+        tile_bytes,
     )
 
 

@@ -111,9 +111,9 @@ def mask_bounds(ranges: tuple[KeyRange, ...]) -> tuple[bool, bool]:
     )
 
 
-def takes_valid_lengths(ranges: tuple[KeyRange, ...]) -> bool:
+def takes_valid_lengths(mask: Any) -> bool:  # Any: the union of spec.mask
     """Whether a mask asks for the valid keys of a sequence."""
-    return any(one.is_padded for one in ranges)
+    return any(one.is_padded for one in key_ranges(mask) or ())
 
 
 def is_padded_throughout(ranges: tuple[KeyRange, ...]) -> bool:

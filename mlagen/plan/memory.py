@@ -5,12 +5,18 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
+from mlagen.plan.mask import takes_valid_lengths
 from mlagen.plan.plan import Barrier, Region
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from mlagen.spec.model import KernelSpec
+
 BARRIER_BYTES = 8
+
+# sizeof(Tile) in the template: rows of queries and of keys, head, first row; the valid keys of the sequence behind them.
+TILE_BYTES, PADDED_TILE_BYTES = 32, 48
 
 RegionRequest = tuple[str, str, int, tuple[int, ...], str]
 
@@ -24,6 +30,11 @@ def barrier_region(barrier: Barrier) -> RegionRequest:
         (barrier.copies,),
         f"{barrier.arrives} -> {barrier.waits}",
     )
+
+
+def tile_bytes(spec: KernelSpec) -> int:
+    """Size of an announced tile."""
+    return PADDED_TILE_BYTES if takes_valid_lengths(spec.mask) else TILE_BYTES
 
 
 def lay_out(requests: Sequence[RegionRequest]) -> tuple[Region, ...]:

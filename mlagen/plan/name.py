@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from mlagen.spec.model import KernelSpec
 
 HASH_LETTERS = 8
+MOST_PARTS = 4  # of a combination of masks that are named
 
 
 def kernel_name(spec: KernelSpec) -> str:
@@ -58,7 +59,14 @@ def mask_word(mask: Any) -> str:  # Any: the union of spec.mask, read by `kind`
         return f"window{left}_{right}"
     if mask.kind == "chunked":
         return f"chunk{mask.size}" + ("" if mask.causal else "full")
+    if mask.kind in ("all", "any"):
+        return "_".join([mask.kind, *map(_part_word, mask.of[:MOST_PARTS])])
     return str(mask.kind)
+
+
+def _part_word(mask: Any) -> str:  # Any: as above
+    """A part of a combination in one word, a combination as how many parts it has."""
+    return f"{mask.kind}{len(mask.of)}" if mask.kind in ("all", "any") else mask_word(mask)
 
 
 def rope_word(rope: Any) -> str:  # Any: avoids importing the model for an annotation only

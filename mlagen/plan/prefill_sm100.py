@@ -14,13 +14,12 @@ from mlagen.plan.fa4_config import (
     FACTOR_BYTES,
     HALF_M,
     LEAST_TILE_N,
-    TILE_BYTES,
     TILE_N_CHOICES,
     TILE_SLOTS,
     fa4_layout,
 )
 from mlagen.plan.mask import key_ranges
-from mlagen.plan.memory import RegionRequest, barrier_region, lay_out
+from mlagen.plan.memory import RegionRequest, barrier_region, lay_out, tile_bytes
 from mlagen.plan.name import kernel_name
 from mlagen.plan.plan import (
     Addressing,
@@ -154,6 +153,7 @@ def choose_layout(spec: KernelSpec) -> FA4Layout:
         spec.geometry,
         ARCHS[spec.arch],
         element_bytes=DTYPES[spec.dtype].size_bytes,
+        tile_bytes=tile_bytes(spec),
     )
     choices = [layout_of(tile_n=n) for n in TILE_N_CHOICES if n <= layout_of().tile_n]
     fitting = [layout for layout in choices if not problems(spec, layout)]
@@ -257,7 +257,7 @@ def shared_memory_map(spec: KernelSpec, layout: FA4Layout) -> tuple[Region, ...]
         )
     requests += [barrier_region(barrier) for barrier in barriers(layout)]
     requests += [
-        ("tile", "tile", TILE_BYTES, (TILE_SLOTS,), "announced tiles"),
+        ("tile", "tile", layout.tile_bytes, (TILE_SLOTS,), "announced tiles"),
         (
             "factor",
             "float",

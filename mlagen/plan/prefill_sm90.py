@@ -10,7 +10,7 @@ from mlagen.dtypes import DTYPES
 from mlagen.errors import PlanError
 from mlagen.plan.arguments import prefill_arguments
 from mlagen.plan.mask import key_ranges, mask_bounds
-from mlagen.plan.memory import RegionRequest, barrier_region, lay_out
+from mlagen.plan.memory import RegionRequest, barrier_region, lay_out, tile_bytes
 from mlagen.plan.name import kernel_name
 from mlagen.plan.plan import (
     Addressing,
@@ -34,7 +34,6 @@ ROWS_PER_WARPGROUP = TILE_M // MATH_WARPGROUPS
 PANEL_COLUMNS = 64  # 128 bytes, the widest span over which TMA and wgmma swizzle
 TILE_SLOTS = 2  # announced tiles: one that the math warpgroups work on, one ahead
 ELEMENT_BYTES = 2
-TILE_BYTES = 32  # sizeof(Tile) in the template
 
 # Three warpgroups enter with 168 registers a thread; 40 + 232 + 232 is what that pool gives back (ptx-isa: setmaxnreg).
 PRODUCER_REGISTERS = 40
@@ -163,7 +162,7 @@ def shared_memory_map(spec: KernelSpec, configuration: Configuration) -> tuple[R
         (name, element, ELEMENT_BYTES, shape, comment) for name, shape, comment in operands
     ]
     regions += [barrier_region(barrier) for barrier in barriers(spec, configuration)]
-    regions.append(("tile", "tile", TILE_BYTES, (TILE_SLOTS,), "announced tiles"))
+    regions.append(("tile", "tile", tile_bytes(spec), (TILE_SLOTS,), "announced tiles"))
     return lay_out(regions)
 
 

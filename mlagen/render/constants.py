@@ -9,6 +9,7 @@ from mlagen.dtypes import DTYPES
 from mlagen.plan import prefill_sm100
 from mlagen.plan.fa4_config import HALF_M
 from mlagen.plan.prefill_sm90 import MATH_WARPGROUPS, PANEL_COLUMNS, ROWS_PER_WARPGROUP, TILE_SLOTS
+from mlagen.render.mask import mask_texts
 
 if TYPE_CHECKING:
     from mlagen.plan import KernelPlan
@@ -146,21 +147,13 @@ def _rescale_threshold(plan: KernelPlan) -> Constant:
 
 
 def _mask_constants(plan: KernelPlan) -> list[Constant]:
-    mask = plan.spec.mask
-    found = []
-    if not plan.mask_bounds[1]:
-        found.append(Constant("int", "kNoLimit", "1 << 30", "beyond every key"))
-    if mask.kind == "sliding_window":
-        if mask.left is not None:
-            found.append(
-                Constant("int", "kWindowLeft", str(mask.left), "keys before the query's own")
-            )
-        if mask.right is not None:
-            found.append(
-                Constant("int", "kWindowRight", str(mask.right), "keys after the query's own")
-            )
-    if mask.kind == "chunked":
-        found.append(Constant("int", "kChunkSize", str(mask.size), "positions"))
+    _, constants = mask_texts(plan.key_ranges)
+    found = [
+        Constant("int", constant.name, str(constant.value), constant.comment)
+        for constant in constants
+    ]
+    if any(one.right is None and not one.chunks for one in plan.key_ranges):
+        found.insert(0, Constant("int", "kNoLimit", "1 << 30", "beyond every key"))
     return found
 
 

@@ -6,13 +6,16 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from mlagen.dtypes import DTYPES, FLOAT8_E4M3
-from mlagen.plan import fa4_config, prefill_sm90, prefill_sm100
+from mlagen.plan import prefill_sm90, prefill_sm100
 from mlagen.plan.arguments import draws_tickets, takes_cache_seqlens
+from mlagen.plan.mask import is_padded_throughout, mask_bounds, takes_valid_lengths
+from mlagen.plan.memory import tile_bytes
 from mlagen.plan.prefill_sm90 import PANEL_COLUMNS
 from mlagen.render import operands
 from mlagen.render.constants import prefill_constants
 from mlagen.render.environment import environment
 from mlagen.render.header import header
+from mlagen.render.mask import mask_texts
 
 if TYPE_CHECKING:
     from mlagen.plan import KernelPlan
@@ -77,11 +80,12 @@ def _shared_names(plan: KernelPlan) -> dict[str, Any]:
         "0" if spec.k_rope.num_heads == 1 else "tile.head / (arguments.num_heads / kRopeHeads)"
     )
     rope_is_paged = spec.k_rope.layout == "paged"
-    left_bound, right_bound = plan.mask_bounds
+    ranges = plan.key_ranges
+    left_bound, right_bound = mask_bounds(ranges)
+    mask_names_valid_keys = takes_valid_lengths(spec.mask) and not is_padded_throughout(ranges)
     return {
         "plan": plan,
         "spec": spec,
-        "mask": spec.mask,
         "score_mod": spec.score_mod,
         "header": header(plan),
         "constants": prefill_constants(plan),
@@ -94,8 +98,17 @@ def _shared_names(plan: KernelPlan) -> dict[str, Any]:
         "key_offsets": "cu_seqlens_k" if spec.kv.row_offsets else "cu_seqlens_q",
         "has_cache_seqlens": takes_cache_seqlens(spec),
         "draws_tickets": draws_tickets(spec),
+        "mask_ranges": mask_texts(ranges)[0],
+        "mask_is_union": len(ranges) > 1,
         "mask_has_left_bound": left_bound,
         "mask_has_right_bound": right_bound,
+        "tile_bytes": tile_bytes(spec),
+        "takes_valid_lengths": takes_valid_lengths(spec.mask),
+        # Where every key seen is a valid one, a sequence ends with these; else some ranges of the mask do.
+        "key_limit": "tile.valid_keys" if is_padded_throughout(ranges) else "tile.keys.length",
+        "mask_names_valid_keys": mask_names_valid_keys,
+        "mask_valid_keys": ", valid_keys" if mask_names_valid_keys else "",
+        "tile_valid_keys": ", tile.valid_keys" if mask_names_valid_keys else "",
         "load_maps": load_maps,
         "load_ranks": sorted({tensor_map.rank for tensor_map in load_maps}),
         "load_addressings": sorted({tensor_map.addressing for tensor_map in load_maps} - {"paged"}),
@@ -152,7 +165,6 @@ def _sm100_names(plan: KernelPlan) -> dict[str, Any]:
         "panel_row_bytes": PANEL_COLUMNS * element_bytes,
         "probabilities_of_a_column": 4 // element_bytes,
         "l2_section_mib": prefill_sm100.L2_SECTION_MIB,
-        "tile_bytes": fa4_config.TILE_BYTES,
     }
 
 

@@ -14,7 +14,14 @@ if TYPE_CHECKING:
 ALIGNMENT_BYTES = 16
 LARGEST_STRIDE_BYTES = 2**40 - 1
 
-_VECTORS = ("cu_seqlens_q", "cu_seqlens_k", "cache_seqlens", "sinks", "alibi_slopes")
+_VECTORS = (
+    "cu_seqlens_q",
+    "cu_seqlens_k",
+    "cache_seqlens",
+    "valid_lengths",
+    "sinks",
+    "alibi_slopes",
+)
 _OUTPUTS = ("out", "lse")
 
 

@@ -32,6 +32,7 @@ TENSORS: dict[str, tuple[str, ...]] = {
     "cu_seqlens_q": ("qo_indptr",),
     "cu_seqlens_k": ("kv_indptr",),
     "cache_seqlens": ("seq_lens",),
+    "valid_lengths": (),
     "sinks": (),
     "alibi_slopes": (),
     "out": (),

@@ -47,6 +47,8 @@ def check_device_values(spec: KernelSpec, call: Call, extents: Extents) -> None:
     if "cache_seqlens" in call.tensors:
         added = queries if spec.kv_length_counts == "prefix" else [0] * extents.batch
         keys = values.counts("cache_seqlens", added, keys)
+    if "valid_lengths" in call.tensors:
+        values.valid_lengths(keys)
     _check_longest("keys", keys, call.options.max_seqlen_k, "max_seqlen_k")
     if spec.k_rope.layout == "paged":
         assert spec.k_rope.page_size is not None
@@ -102,6 +104,13 @@ class _Values:
                 raise InputError(f"{message}\n  lengths lie between 0 and the rows of k and v")
             keys.append(count + more)
         return keys
+
+    def valid_lengths(self, keys: list[int]) -> None:
+        """That no sequence has more valid keys than keys."""
+        for index, (valid, rows) in enumerate(zip(self._read("valid_lengths"), keys, strict=True)):
+            if not 0 <= valid <= rows:
+                message = f"{self.name('valid_lengths')}: sequence {index} has {valid}, but {rows} keys"
+                raise InputError(f"{message}\n  valid lengths lie between 0 and the keys")
 
     def pages(self, keys: list[int], page_size: int, pages: int) -> None:
         """That every page in use exists; entries past a sequence's last page may hold anything."""

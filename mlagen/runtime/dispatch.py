@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from mlagen.errors import InputError, NoKernelError
+from mlagen.plan.mask import takes_valid_lengths
 from mlagen.plan.name import kernel_name
 
 if TYPE_CHECKING:
@@ -256,23 +257,7 @@ def _meaning(spec: KernelSpec, call: Call) -> Iterator[Mismatch]:
                 f"has {name} {describe(has)}",
                 f"{name}: {describe(asked)}",
             )
-    if ("sinks" in tensors) != spec.sink:
-        given = "sinks" in tensors
-        has = "needs sinks" if spec.sink else "takes no sinks"
-        yield Mismatch(
-            "with sinks" if given else "without sinks",
-            has,
-            f"sink: {json.dumps(given)}",
-            None if given else "sinks",
-        )
-    takes_slopes = any(mod.kind == "alibi" and mod.slopes == "tensor" for mod in spec.score_mods)
-    if ("alibi_slopes" in tensors) != takes_slopes:
-        yield Mismatch(
-            "without alibi_slopes" if takes_slopes else "with alibi_slopes",
-            "needs alibi_slopes" if takes_slopes else "takes no alibi_slopes",
-            "score_mod: alibi" if takes_slopes else "score_mod: {kind: alibi, slopes: tensor}",
-            "alibi_slopes" if takes_slopes else None,
-        )
+    yield from _option_tensors(spec, call)
     if _wants_lse(call) and not spec.lse:
         yield Mismatch("with LSE", "writes no LSE", "lse: true")
     longest = options.max_seqlen_q
@@ -283,6 +268,27 @@ def _meaning(spec: KernelSpec, call: Call) -> Iterator[Mismatch]:
     if "out" in tensors and _dtype(tensors["out"]) != spec.output_dtype:
         asked = _dtype(tensors["out"])
         yield Mismatch(f"out {asked}", f"writes {spec.output_dtype}", f"output_dtype: {asked}")
+
+
+def _option_tensors(spec: KernelSpec, call: Call) -> Iterator[Mismatch]:
+    """Tensors that come with an option: name, whether the kernel takes it, the line of YAML with it and without."""
+    takes_slopes = any(mod.kind == "alibi" and mod.slopes == "tensor" for mod in spec.score_mods)
+    for name, takes, option, without in (
+        ("sinks", spec.sink, "sink: true", "sink: false"),
+        (
+            "alibi_slopes",
+            takes_slopes,
+            "score_mod: {kind: alibi, slopes: tensor}",
+            "score_mod: alibi",
+        ),
+        ("valid_lengths", takes_valid_lengths(spec.mask), "mask: padding", "mask: none"),
+    ):
+        if (name in call.tensors) == takes:
+            continue
+        if takes:
+            yield Mismatch(f"without {name}", f"needs {name}", without, name)
+        else:
+            yield Mismatch(f"with {name}", f"takes no {name}", option)
 
 
 def _no_kernel(

@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 # Rows and heads: positions, window widths and the coordinates of clipped maps add up inside 32 bits.
 LARGEST_EXTENT = 2**30 - 1
 
-_INTEGERS = ("cu_seqlens_q", "cu_seqlens_k", "cache_seqlens", "block_table")
+_INTEGERS = ("cu_seqlens_q", "cu_seqlens_k", "cache_seqlens", "valid_lengths", "block_table")
+_PER_SEQUENCE = ("cache_seqlens", "valid_lengths")
 _PER_HEAD = ("sinks", "alibi_slopes")
 
 
@@ -285,8 +286,9 @@ class _Checker:
         self._expect("block_table", ("batch", extents.batch), ("max_pages", width))
 
     def _check_vectors(self, extents: Extents) -> None:
-        if "cache_seqlens" in self._tensors:
-            self._expect("cache_seqlens", ("batch", extents.batch))
+        for name in _PER_SEQUENCE:
+            if name in self._tensors:
+                self._expect(name, ("batch", extents.batch))
         for name in _PER_HEAD:
             if name in self._tensors:
                 self._expect(name, ("num_heads", extents.num_heads))

@@ -158,6 +158,7 @@ class Kernels:
                 - block_table (page_table) int32 `[batch, max_pages]`
                 - cu_seqlens_q, cu_seqlens_k (qo_indptr, kv_indptr) int32 `[batch + 1]`
                 - cache_seqlens (seq_lens) int32 `[batch]`
+                - valid_lengths int32 `[batch]`: the keys of a sequence before its padding
                 - sinks, alibi_slopes float32 `[H]`
                 - out, lse: written instead of new tensors
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from mlagen.plan.mask import takes_valid_lengths
 from mlagen.verify.arrays import NumpyBackend
 from mlagen.verify.sequences import sequences
 
@@ -30,6 +31,8 @@ _LONGEST = 90  # the last of them, in the tensor of 180 rows that the problem ha
 _KEY_OFFSETS = (-5, 130, 100, 330, 200, 390, _MOST)
 # More than the sequence has room for, alone and with the call's own queries; negative ones.
 _CACHED = (100, -1, _MOST, _LEAST, 3, 1)
+# More than there are keys; negative ones.
+_VALID = (_MOST, 45, -1, 20, _LEAST, 71)
 HOSTILE_SEQUENCES = len(_CACHED)
 
 
@@ -42,6 +45,7 @@ def can_be_hostile(spec: KernelSpec) -> bool:
         or spec.kv.layout == "ragged"
         or spec.kv.seqlens
         or spec.k_rope.layout == "paged"
+        or takes_valid_lengths(spec.mask)
     )
 
 
@@ -58,6 +62,7 @@ def with_hostile_values(spec: KernelSpec, tensors: dict[str, Array]) -> dict[str
         cu_seqlens_q=_QUERY_OFFSETS,
         cu_seqlens_k=_KEY_OFFSETS,
         cache_seqlens=_CACHED,
+        valid_lengths=_VALID,
     )
     if "block_table" in tensors:
         spoiled["block_table"] = _block_table(spec, spoiled)

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from mlagen.plan.mask import takes_valid_lengths
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
@@ -105,6 +107,8 @@ class _Layout:
             own = lengths.queries if spec.kv_length_counts == "prefix" else (0,) * lengths.batch
             counts = [keys - queries for keys, queries in zip(lengths.keys, own, strict=True)]
             tensors["cache_seqlens"] = np.array(counts, dtype=np.int32)
+        if takes_valid_lengths(spec.mask):
+            tensors["valid_lengths"] = np.array(lengths.valid, dtype=np.int32)
         return tensors
 
     def _query_padding(self) -> int:

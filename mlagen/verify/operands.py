@@ -38,11 +38,12 @@ _LOGIT_DIGITS = 6
 
 @dataclass(frozen=True, slots=True)
 class Lengths:
-    """Sizes of one call: sequence `i` has `queries[i]` queries on `keys[i]` keys."""
+    """Sizes of one call: sequence `i` has `queries[i]` queries on `keys[i]` keys, `valid[i]` of which are no padding."""
 
     queries: tuple[int, ...]
     keys: tuple[int, ...]
     heads: int
+    valid: tuple[int, ...] = ()
 
     @property
     def batch(self) -> int:
@@ -72,7 +73,10 @@ class Operands:
 
 
 def fit_lengths(spec: KernelSpec, lengths: Lengths) -> Lengths:
-    """The lengths, those that the spec cannot express replaced by the nearest that it can."""
+    """The lengths, those that the spec cannot express replaced by the nearest that it can.
+
+    Where no valid lengths are given, those of five sequences are: all keys, half of them, all but one, none, one.
+    """
     queries, keys = lengths.queries, lengths.keys
     if spec.q_layout == "dense":
         queries = (max(queries),) * len(queries)
@@ -84,7 +88,13 @@ def fit_lengths(spec: KernelSpec, lengths: Lengths) -> Lengths:
         keys = (max(keys),) * len(keys)
     if spec.kv_length_counts == "prefix":  # this call's own keys come on top
         keys = tuple(q + k for q, k in zip(queries, keys, strict=True))
-    return replace(lengths, queries=queries, keys=keys)
+    valid = lengths.valid
+    if not valid:
+        valid = tuple(
+            (count, count // 2, count - 1, 0, 1)[index % 5] for index, count in enumerate(keys)
+        )
+    valid = tuple(max(0, min(own, count)) for own, count in zip(valid, keys, strict=True))
+    return replace(lengths, queries=queries, keys=keys, valid=valid)
 
 
 def rope_heads(spec: KernelSpec, heads: int) -> int:

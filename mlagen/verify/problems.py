@@ -16,6 +16,7 @@ import numpy as np
 
 from mlagen.dtypes import DTYPES
 from mlagen.plan import plan_kernel
+from mlagen.plan.mask import takes_valid_lengths
 from mlagen.verify.hostile import (
     HOSTILE_SEQUENCES,
     can_be_hostile,
@@ -74,6 +75,7 @@ class _Recipe:
     ctas: int = 1
     strided: bool = False
     padding: int = 0
+    valid: tuple[int, ...] = ()
     longest: int | None = None  # said to be the longest queries
     spoil: Callable[[KernelSpec, dict[str, Array]], dict[str, Array]] | None = None
 
@@ -149,24 +151,40 @@ def _walks(plan: KernelPlan) -> Iterator[_Recipe]:
 
 def _edges(plan: KernelPlan) -> Iterator[_Recipe]:
     """Problems at the edges of the mask."""
-    mask, m, n = plan.spec.mask, plan.tile_m, plan.tile_n
-    if mask.kind == "sliding_window":
-        width = max(side for side in (mask.left, mask.right, 0) if side is not None)
+    m, n = plan.tile_m, plan.tile_n
+    widths = [
+        max(one.left or 0, one.right or 0) for one in plan.key_ranges if one.left is not None or one.right
+    ]
+    for width, number in zip(widths, _numbers(len(widths)), strict=True):
         # A key of thousands weighs something only if it is among the largest logits: falling, those at the edge are.
         is_wide = width > _NARROW
         yield _Recipe(
-            "edge of the window",
+            f"edge of the window{number}",
             (20 if is_wide else m + 30,),
             (width + n + 40,),
             "falling" if is_wide else "integer",
         )
-    elif mask.kind == "chunked":
-        if mask.size <= _NARROW:
-            yield _Recipe("edge of the chunk", (m + 30,), (mask.size + n,), "integer")
+    sizes = sorted({size for one in plan.key_ranges for size in one.chunks})
+    for size, number in zip(sizes, _numbers(len(sizes)), strict=True):
+        if size <= _NARROW:
+            yield _Recipe(f"edge of the chunk{number}", (m + 30,), (size + n,), "integer")
         else:
             # The rows before the edge see the whole chunk, so it takes all its blocks.
-            yield _Recipe("edge of the chunk", (20,), (mask.size + 8,), "falling")
-            yield _Recipe("behind the edge of the chunk", (m + 3,), (mask.size + m + n,), "integer")
+            yield _Recipe(f"edge of the chunk{number}", (20,), (size + 8,), "falling")
+            yield _Recipe(
+                f"behind the edge of the chunk{number}", (m + 3,), (size + m + n,), "integer"
+            )
+    if takes_valid_lengths(plan.spec.mask):
+        # Around the edge of a block. Beside a window, the last rows see no key of the block in the middle.
+        valid = (0, 1, n - 1, n, n + 1, 3 * n + 4)
+        yield _Recipe(
+            "valid lengths", (m + 1, *(3,) * 5), (3 * n + 5,) * 6, "integer", valid=valid
+        )
+
+
+def _numbers(count: int) -> list[str]:
+    """What makes the names of several different."""
+    return [""] if count == 1 else [f" {number + 1}" for number in range(count)]
 
 
 def _batches(plan: KernelPlan) -> Iterator[_Recipe]:
@@ -201,7 +219,7 @@ def _batches(plan: KernelPlan) -> Iterator[_Recipe]:
 def _make(plan: KernelPlan, recipe: _Recipe, seed: int) -> Problem:
     spec = plan.spec
     heads = recipe.heads * (spec.k_rope.num_heads if spec.k_rope.layout != "fused" else 1)
-    lengths = fit_lengths(spec, Lengths(recipe.queries, recipe.keys, heads))
+    lengths = fit_lengths(spec, Lengths(recipe.queries, recipe.keys, heads, recipe.valid))
     random = np.random.default_rng([seed, zlib.crc32(recipe.name.encode())])
     operands = draw_operands(
         spec,

@@ -14,6 +14,8 @@ give; the rope part of a key whose page does not exist is 0.
 
 from __future__ import annotations
 
+import functools
+import operator
 from typing import TYPE_CHECKING, Any
 
 from mlagen.errors import UnsupportedError
@@ -181,7 +183,15 @@ class _Scorer:
         scores = (queries @ self._ops.permute(keys, (0, 2, 1))) * self._scale
         for mod in self._spec.score_mods:
             scores = self._modify(mod, scores, positions, heads)
-        return scores, visibility(self._spec.mask, positions, self._key_positions)
+        return scores, visibility(
+            self._spec.mask, positions, self._key_positions, self._valid_length()
+        )
+
+    def _valid_length(self) -> int:
+        """Keys before the padding; behind the last key there is nothing to hide."""
+        if "valid_lengths" not in self._tensors:
+            return self._sequence.num_keys
+        return self._ops.integers(self._tensors["valid_lengths"])[self._sequence.index]
 
     def sinks(self, heads: slice) -> Array | None:
         """`[h, 1, 1]` sink logits."""
@@ -233,8 +243,15 @@ def _softmax(
     return out / (1.0 + ops.exp(sinks - lse[..., None])), lse
 
 
-def visibility(mask: Mask, queries: Array, keys: Array) -> Array:
-    """Where a query at position `queries` `[q, 1]` sees a key at `keys` `[1, k]`."""
+def visibility(mask: Mask, queries: Array, keys: Array, valid_length: int) -> Array:
+    """Where a query at position `queries` `[q, 1]` sees a key at `keys` `[1, k]`.
+
+    Args:
+        mask: Which keys are seen.
+        queries: Positions of queries.
+        keys: Positions of keys.
+        valid_length: The key at which the padding begins.
+    """
     everything = keys - queries == keys - queries
     if mask.kind == "none":
         return everything
@@ -249,7 +266,14 @@ def visibility(mask: Mask, queries: Array, keys: Array) -> Array:
     if mask.kind == "chunked":
         same = keys // mask.size == queries // mask.size
         return same & (keys <= queries) if mask.causal else same
-    message = f"mask: the reference does not know {mask.kind!r}\n  use none, causal, sliding_window or chunked"
+    if mask.kind == "padding":
+        return everything & (keys < valid_length)
+    if mask.kind in ("all", "any"):
+        parts = [visibility(part, queries, keys, valid_length) for part in mask.of]
+        combine = operator.and_ if mask.kind == "all" else operator.or_
+        return functools.reduce(combine, parts)
+    known = "none, causal, sliding_window, chunked, padding, all or any"
+    message = f"mask: the reference does not know {mask.kind!r}\n  use {known}"
     raise UnsupportedError(message)
 
 

@@ -10,6 +10,7 @@ import pytest
 
 from mlagen.errors import PlanError, UnsupportedError
 from mlagen.plan import plan_kernel
+from mlagen.plan.mask import mask_bounds
 from tests.plan.kernels import plan, shipped_specs, spec
 
 if TYPE_CHECKING:
@@ -292,8 +293,16 @@ def test_key_tile_that_splits_pages_is_refused() -> None:
 @pytest.mark.parametrize(
     ("options", "reason"),
     [
-        ({"mask": "padding"}, "mask: padding; available: none, causal, sliding_window, chunked"),
-        ({"mask": {"kind": "all", "of": ["causal", {"kind": "chunked", "size": 8}]}}, "mask: all"),
+        ({"mask": "tree"}, "mask: tree; available: none, causal, sliding_window, chunked, padding"),
+        ({"mask": {"all": ["causal", {"any": ["padding", "document"]}]}}, "mask: document"),
+        (
+            {"mask": {"any": [{"kind": "sliding_window", "left": n, "right": 9 - n} for n in range(5)]}},
+            "mask: any of more than 4 ranges of keys; available: up to 4",
+        ),
+        (
+            {"mask": {"all": ["padding", {"kind": "chunked", "size": 2**30}]}},
+            "mask.size: 1073741824; available: up to",
+        ),
         (
             {"mask": {"kind": "sliding_window", "left": 2**30, "right": 0}},
             "mask.left: 1073741824; available: up to",
@@ -322,7 +331,7 @@ def test_options_without_a_kernel_are_refused_by_name(options: dict[str, Any], r
 
 def test_all_refusals_of_a_kernel_come_at_once() -> None:
     with pytest.raises(UnsupportedError) as refusal:
-        plan(mask="padding", score_mod="temperature", config={"cluster_size": 2})
+        plan(mask="document", score_mod="temperature", config={"cluster_size": 2})
     assert [line.split(":")[0].strip() for line in str(refusal.value).splitlines()[1:]] == [
         "mask",
         "score_mod",
@@ -350,10 +359,13 @@ def test_head_dims_without_a_kernel_are_refused_with_the_supported_ones() -> Non
         ({"kind": "sliding_window", "left": None, "right": 5}, (False, True)),
         ({"kind": "sliding_window", "left": 5, "right": 5}, (True, True)),
         ({"kind": "chunked", "size": 64}, (True, True)),
+        ("padding", (False, False)),
+        ({"all": ["causal", "padding"]}, (False, True)),
+        ({"any": ["causal", "padding"]}, (True, True)),
     ],
 )
 def test_mask_bounds(mask: object, bounds: tuple[bool, bool]) -> None:
-    assert plan(mask=mask).mask_bounds == bounds
+    assert mask_bounds(plan(mask=mask).key_ranges) == bounds
 
 
 def test_written_defaults_plan_the_same_kernel() -> None:

@@ -88,6 +88,8 @@ def test_same_bytes_whatever_the_process() -> None:
             {"mask": {"kind": "sliding_window", "left": 5, "right": 6}},
             ["kWindowLeft", "kWindowRight", "column < begin"],
         ),
+        ({"mask": "padding"}, ["valid_lengths", "valid_keys"]),
+        ({"mask": {"any": ["causal", "padding"]}}, ["end_of_range_2", "keys_of_every_row"]),
         (
             {"score_mod": {"kind": "softcap", "cap": 30}},
             ["ScoreMod", "reciprocal_approx", "kSoftcap"],

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from mlagen.plan.mask import takes_valid_lengths
 from mlagen.spec.yaml import kernel_from_dict
 
 if TYPE_CHECKING:
@@ -68,6 +69,8 @@ def make_tensors(
         tensors["cache_seqlens"] = torch.tensor(lens, dtype=torch.int32)
     elif spec.kv.seqlens:
         tensors["cache_seqlens"] = torch.tensor(k_lens, dtype=torch.int32)
+    if takes_valid_lengths(spec.mask):
+        tensors["valid_lengths"] = torch.tensor([k // 2 for k in k_lens], dtype=torch.int32)
     tensors |= _rope(spec, k_lens, draw)
     if spec.sink:
         tensors["sinks"] = torch.randn(heads)

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 PLAIN = make_spec()
 PAGED = make_spec(k_rope=PAGED_64, sink=True, lse=True)
+PADDED = make_spec(mask="padding")
 DENSE = make_spec(q_layout="dense", kv={"layout": "dense", "seqlens": True})
 
 
@@ -79,6 +80,21 @@ class TestValidate:
         tensors["cache_seqlens"][1] = count
         with pytest.raises(InputError, match=rf"cache_seqlens: sequence 1 has {count} \+ 0 keys"):
             load(DENSE).run(tensors, validate=True)
+
+    @pytest.mark.parametrize("valid", [-1, 66])
+    def test_wrong_valid_lengths(self, load: LoadFake, valid: int) -> None:
+        tensors = make_tensors(PADDED)
+        tensors["valid_lengths"][1] = valid
+        with pytest.raises(
+            InputError, match=rf"valid_lengths: sequence 1 has {valid}, but 65 keys"
+        ):
+            load(PADDED).run(tensors, validate=True)
+
+    def test_valid_lengths_from_nothing_to_all(self, fake: FakeDriver, load: LoadFake) -> None:
+        tensors = make_tensors(PADDED)
+        tensors["valid_lengths"].copy_(torch.tensor([0, 65, 1]))
+        load(PADDED).run(tensors, validate=True)
+        assert len(fake.launches) == 1
 
     def test_every_call_is_checked(self, fake: FakeDriver, load: LoadFake) -> None:
         kernels, tensors = load(PLAIN), make_tensors(PLAIN)

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 PLAIN = make_spec()
 PAGED = make_spec(k_rope=PAGED_64, sink=True, lse=True)
 RAGGED_ROPE = make_spec(k_rope="ragged", q_form="split")
+PADDED = make_spec(mask="padding")
 DENSE = make_spec(q_layout="dense", kv={"layout": "dense", "seqlens": True})
 
 
@@ -156,6 +157,16 @@ def shifted(tensor: torch.Tensor) -> torch.Tensor:
             "out: an output whose elements overlap, strides (0, 128, 1)",
         ),
         (
+            PADDED,
+            lambda t: {"valid_lengths": t["valid_lengths"][:2]},
+            "valid_lengths: expected [batch=3], got [2]",
+        ),
+        (
+            PADDED,
+            lambda t: {"valid_lengths": torch.stack([t["valid_lengths"]] * 2, dim=1)[:, 0]},
+            "valid_lengths: expected contiguous elements, got stride 2",
+        ),
+        (
             DENSE,
             lambda t: {"cache_seqlens": t["cache_seqlens"][:2]},
             "cache_seqlens: expected [batch=3], got [2]",
@@ -204,6 +215,7 @@ def test_alignment_is_checked_on_every_call(fake: FakeDriver, load: LoadFake) ->
         (PAGED, "block_table", torch.int64, "int32"),
         (PAGED, "sinks", torch.bfloat16, "float32"),
         (DENSE, "cache_seqlens", torch.int64, "int32"),
+        (PADDED, "valid_lengths", torch.int64, "int32"),
     ],
 )
 def test_wrong_dtypes(

@@ -12,7 +12,7 @@ import torch
 
 import mlagen.verify.reference
 from mlagen.errors import UnsupportedError
-from mlagen.verify.reference import alibi_slopes, reference
+from mlagen.verify.reference import alibi_slopes, reference, visibility
 from tests.runtime.calls import DEEPSEEK, GLM_FLASH, PAGED_64, make_spec, make_tensors
 
 LAYOUTS: dict[str, dict[str, Any]] = {
@@ -194,6 +194,18 @@ def test_chunks_start_at_multiples_of_their_size() -> None:
         [8, 9],
         [8, 9],
     ]
+
+
+def test_padding_and_combinations_by_hand() -> None:
+    def seen(mask: object) -> list[int]:
+        query, keys = torch.tensor([[7]]), torch.arange(10)[None, :]
+        return visibility(make_spec(mask=mask).mask, query, keys, 3)[0].nonzero()[:, 0].tolist()
+
+    window = {"kind": "sliding_window", "left": 1, "right": 0}
+    assert seen("padding") == [0, 1, 2]
+    assert seen({"any": [window, "padding"]}) == [0, 1, 2, 6, 7]
+    assert seen({"all": [window, "padding"]}) == []
+    assert seen({"all": ["causal", {"any": [window, "padding"]}]}) == [0, 1, 2, 6, 7]
 
 
 def test_score_mods_come_before_the_mask() -> None:

@@ -70,8 +70,8 @@ _OPTIONS: dict[str, dict[str, dict[str, Any]]] = {
         "chunked": {"mask": {"kind": "chunked", "size": 1024}},
         **{kind: {"mask": kind} for kind in ("padding", "prefix_lm", "document", "tree")},
         "block_sparse": {"mask": "block_sparse"},
-        "all": {"mask": {"all": ["causal", "document"]}},
-        "any": {"mask": {"any": ["causal", "document"]}},
+        "all": {"mask": {"all": ["causal", "padding"]}},
+        "any": {"mask": {"any": ["causal", "padding"]}},
         "expr": {"mask": {"expr": "k <= q"}},
     },
     "score_mod": {

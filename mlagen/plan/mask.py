@@ -2,7 +2,7 @@
 
 A range is the intersection of a window around the query's position, of the chunks that the query lies in and of the
 sequence's valid keys, so it is an interval whose ends never fall as the position rises. Every combination of such masks
-by `all` and `any` is a union of ranges: `all` intersects each range of one part with each of the other, `any` adds them.
+by `all` and `any` is a union of ranges: `all` intersects each range of one part with each of another, `any` adds them.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 BARRIER_BYTES = 8
 
-# sizeof(Tile) in the template: rows of queries and of keys, head, first row; the valid keys of the sequence behind them.
+# sizeof(Tile) in the template: rows of queries and of keys, head, first row; with padding, valid keys behind them.
 TILE_BYTES, PADDED_TILE_BYTES = 32, 48
 
 RegionRequest = tuple[str, str, int, tuple[int, ...], str]

@@ -109,7 +109,9 @@ class _Values:
         """That no sequence has more valid keys than keys."""
         for index, (valid, rows) in enumerate(zip(self._read("valid_lengths"), keys, strict=True)):
             if not 0 <= valid <= rows:
-                message = f"{self.name('valid_lengths')}: sequence {index} has {valid}, but {rows} keys"
+                message = (
+                    f"{self.name('valid_lengths')}: sequence {index} has {valid}, but {rows} keys"
+                )
                 raise InputError(f"{message}\n  valid lengths lie between 0 and the keys")
 
     def pages(self, keys: list[int], page_size: int, pages: int) -> None:

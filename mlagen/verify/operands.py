@@ -38,7 +38,7 @@ _LOGIT_DIGITS = 6
 
 @dataclass(frozen=True, slots=True)
 class Lengths:
-    """Sizes of one call: sequence `i` has `queries[i]` queries on `keys[i]` keys, `valid[i]` of which are no padding."""
+    """Sizes of one call: sequence `i` has `queries[i]` queries on `keys[i]` keys, the first `valid[i]` no padding."""
 
     queries: tuple[int, ...]
     keys: tuple[int, ...]

@@ -153,7 +153,9 @@ def _edges(plan: KernelPlan) -> Iterator[_Recipe]:
     """Problems at the edges of the mask."""
     m, n = plan.tile_m, plan.tile_n
     widths = [
-        max(one.left or 0, one.right or 0) for one in plan.key_ranges if one.left is not None or one.right
+        max(one.left or 0, one.right or 0)
+        for one in plan.key_ranges
+        if one.left is not None or one.right
     ]
     for width, number in zip(widths, _numbers(len(widths)), strict=True):
         # A key of thousands weighs something only if it is among the largest logits: falling, those at the edge are.
@@ -177,9 +179,7 @@ def _edges(plan: KernelPlan) -> Iterator[_Recipe]:
     if takes_valid_lengths(plan.spec.mask):
         # Around the edge of a block. Beside a window, the last rows see no key of the block in the middle.
         valid = (0, 1, n - 1, n, n + 1, 3 * n + 4)
-        yield _Recipe(
-            "valid lengths", (m + 1, *(3,) * 5), (3 * n + 5,) * 6, "integer", valid=valid
-        )
+        yield _Recipe("valid lengths", (m + 1, *(3,) * 5), (3 * n + 5,) * 6, "integer", valid=valid)
 
 
 def _numbers(count: int) -> list[str]:

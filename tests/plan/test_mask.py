@@ -32,10 +32,16 @@ def ranges_of(mask: Any) -> tuple[KeyRange, ...] | None:
         ({"any": [WINDOW, "padding"]}, [KeyRange(left=3, right=1), KeyRange(is_padded=True)]),
         # A range inside another adds nothing.
         ({"any": ["none", WINDOW]}, [KeyRange()]),
-        ({"any": [CHUNK, {"kind": "sliding_window", "left": 9, "right": 0}, "causal"]}, [KeyRange(right=0)]),
+        (
+            {"any": [CHUNK, {"kind": "sliding_window", "left": 9, "right": 0}, "causal"]},
+            [KeyRange(right=0)],
+        ),
         (
             {"all": ["padding", {"any": [WINDOW, CHUNK]}]},
-            [KeyRange(left=3, right=1, is_padded=True), KeyRange(right=0, chunks=(6,), is_padded=True)],
+            [
+                KeyRange(left=3, right=1, is_padded=True),
+                KeyRange(right=0, chunks=(6,), is_padded=True),
+            ],
         ),
     ],
     ids=str,
@@ -85,7 +91,7 @@ def keys_in(one: KeyRange, query: int, keys: int, valid: int) -> set[int]:
 
 
 def test_ranges_show_what_the_definition_shows() -> None:
-    draw = random.Random(4)
+    draw = random.Random(4)  # noqa: S311  no secret
     keys, positions = 14, range(-3, 16)
     unions = 0
     for _ in range(150):
@@ -94,9 +100,7 @@ def test_ranges_show_what_the_definition_shows() -> None:
         if ranges is None:
             continue
         unions += len(ranges) > 1
-        shown = visibility(
-            mask, np.array(positions)[:, None], np.arange(keys)[None, :], valid
-        )
+        shown = visibility(mask, np.array(positions)[:, None], np.arange(keys)[None, :], valid)
         for row, query in zip(shown, positions, strict=True):
             union = set().union(*(keys_in(one, query, keys, valid) for one in ranges))
             assert union == set(np.flatnonzero(row).tolist()), (mask, query)

@@ -296,7 +296,11 @@ def test_key_tile_that_splits_pages_is_refused() -> None:
         ({"mask": "tree"}, "mask: tree; available: none, causal, sliding_window, chunked, padding"),
         ({"mask": {"all": ["causal", {"any": ["padding", "document"]}]}}, "mask: document"),
         (
-            {"mask": {"any": [{"kind": "sliding_window", "left": n, "right": 9 - n} for n in range(5)]}},
+            {
+                "mask": {
+                    "any": [{"kind": "sliding_window", "left": n, "right": 9 - n} for n in range(5)]
+                }
+            },
             "mask: any of more than 4 ranges of keys; available: up to 4",
         ),
         (

@@ -79,13 +79,20 @@ def template_blocks(plans: Iterable[KernelPlan]) -> dict[str, frozenset[str]]:
 
 
 def cover(blocks: Mapping[str, frozenset[str]]) -> list[str]:
-    """Few keys whose blocks are all blocks: always the one with the most that are still missing."""
+    """Few keys whose blocks are all blocks: always the one with the most that are still missing.
+
+    In the end those go whose blocks the later ones have between them.
+    """
     missing = set().union(*blocks.values())
     chosen = []
     while missing:
         best = max(sorted(blocks), key=lambda name: len(blocks[name] & missing))
         chosen.append(best)
         missing -= blocks[best]
+    for name in tuple(chosen):
+        others = (blocks[other] for other in chosen if other != name)
+        if blocks[name] <= frozenset().union(*others):
+            chosen.remove(name)
     return chosen
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from mlagen.dtypes import DTYPES
+from mlagen.plan.key_maps import page_size_of
 from mlagen.plan.mask import takes_valid_lengths
 from mlagen.plan.plan import Argument
 
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
 
 def takes_cache_seqlens(spec: KernelSpec) -> bool:
     """Whether `cache_seqlens` says how many keys a sequence has, instead of the extent of its rows."""
-    return spec.kv.seqlens or spec.kv_length_counts == "prefix"
+    return spec.kv.layout == "paged" or spec.kv.seqlens or spec.kv_length_counts == "prefix"
 
 
 def draws_tickets(spec: KernelSpec) -> bool:
@@ -48,6 +49,8 @@ def prefill_arguments(spec: KernelSpec) -> tuple[Argument, ...]:
             )
     if spec.kv.layout == "dense":
         found.append(Argument("seqlen_k", "int", "key rows of every sequence"))
+    elif spec.kv.layout == "paged":
+        found.append(Argument("seqlen_k", "int", "keys for which the block table has room"))
     else:
         found.append(Argument("total_k", "int", "key rows of the tensor"))
         if spec.kv.row_offsets:
@@ -65,17 +68,18 @@ def prefill_arguments(spec: KernelSpec) -> tuple[Argument, ...]:
                 "valid_lengths", "const int*", "[batch] keys of each sequence before its padding"
             )
         )
-    if spec.k_rope.layout == "paged":
+    if page_size_of(spec) is not None:
         found += [
             Argument(
                 "block_table",
                 "const int*",
-                "[batch, block_table_width] page of each page_size keys",
+                "[batch, max_pages] page of each page_size keys",
             ),
             Argument("block_table_stride", "int64", "elements from row to row"),
-            Argument("block_table_width", "int", "pages a sequence may have"),
-            Argument("num_pages", "int", "pages of the cache"),
         ]
+        if spec.kv.layout != "paged":
+            found.append(Argument("block_table_width", "int", "max_pages"))
+        found.append(Argument("num_pages", "int", "pages of the cache"))
     if spec.lse:
         found.append(
             Argument("lse", "float*", "log-sum-exp of each row and head, natural logarithm")

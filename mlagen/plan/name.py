@@ -30,9 +30,8 @@ def kernel_name(spec: KernelSpec) -> str:
     score_mod = getattr(spec.score_mod, "kind", "mods")
     if score_mod != "identity":
         parts.append(score_mod)
-    parts.append(
-        spec.kv.layout if spec.kv.layout == spec.q_layout else f"{spec.q_layout}q_{spec.kv.layout}k"
-    )
+    keys = spec.kv.layout if spec.kv.page_size is None else f"paged{spec.kv.page_size}"
+    parts.append(keys if keys == spec.q_layout else f"{spec.q_layout}q_{keys}k")
     if spec.q_form == "split":
         parts.append("splitq")
     if geometry.qk_rope_head_dim:

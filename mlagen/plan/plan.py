@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 SHARED_MEMORY_ALIGNMENT = 1024  # of a 128-byte-swizzled operand, and so of the whole map
 
-Addressing = Literal["packed", "clipped", "batched", "paged"]
+Addressing = Literal["packed", "clipped", "batched", "paged", "paged_clipped"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +129,10 @@ class TensorMapPlan:
             `(row, 2^34 - row, row)`: the kernel gives coordinates `(2^30 - length + row, 2^30, offset + length)`, so
             that rows past a sequence's end are zero when loaded and skipped when stored;
             `batched` tensor `[B, S, H, D]`        -> `(D, H, S, B)`;
-            `paged`   tensor `[pages, page_size, H, D]` -> `(D, H, page_size, pages)`.
+            `paged`   tensor `[pages, page_size, H, D]` -> `(D, H, page_size, pages)`;
+            `paged_clipped` the same -> `(D, H, page_size, page_size + 1, pages)` with strides `(row, row, page)`, its
+            base `page_size` rows before the tensor: the kernel gives coordinates `(page_size - length + row, length,
+            page)`, so that rows of a page past a sequence's end are zero when loaded.
         box_rows: Rows of one box, in the third map dimension; every other dimension but the first has 1.
         box_columns: Columns of one box.
         dtype: Element type.
@@ -145,7 +148,9 @@ class TensorMapPlan:
     @property
     def rank(self) -> int:
         """Dimensions of the map."""
-        return {"packed": 3, "clipped": 5, "batched": 4, "paged": 4}[self.addressing]
+        return {"packed": 3, "clipped": 5, "batched": 4, "paged": 4, "paged_clipped": 5}[
+            self.addressing
+        ]
 
     @property
     def swizzle_bytes(self) -> int:

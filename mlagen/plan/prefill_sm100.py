@@ -18,6 +18,7 @@ from mlagen.plan.fa4_config import (
     TILE_SLOTS,
     fa4_layout,
 )
+from mlagen.plan.key_maps import key_tensor_maps, page_problems
 from mlagen.plan.mask import key_ranges
 from mlagen.plan.memory import RegionRequest, barrier_region, lay_out, tile_bytes
 from mlagen.plan.name import kernel_name
@@ -181,9 +182,7 @@ def problems(spec: KernelSpec, layout: FA4Layout) -> list[str]:
     if n not in TILE_N_CHOICES:
         choices = " or ".join(map(str, TILE_N_CHOICES))
         found.append(f"tile_n {n} is not {choices}: a row of scores is one load of tensor memory")
-    page_size = spec.k_rope.page_size
-    if spec.k_rope.layout == "paged" and page_size is not None and n % page_size and page_size % n:
-        found.append(f"tile_n {n} and page_size {page_size}: neither divides the other")
+    found += page_problems(spec, n)
     largest = LARGEST_RESCALE_THRESHOLD[spec.dtype]
     threshold = spec.config.rescale_threshold
     if threshold is not None and threshold > largest:
@@ -302,26 +301,11 @@ def tensor_maps(spec: KernelSpec, layout: FA4Layout) -> tuple[TensorMapPlan, ...
     """The tensor maps, in the order of the kernel's parameters."""
     dtype = DTYPES[spec.dtype]
     q_addressing: Addressing = "batched" if spec.q_layout == "dense" else "clipped"
-    k_addressing: Addressing = "batched" if spec.kv.layout == "dense" else "packed"
-    # V rows past a sequence's end meet probabilities of 0, but 0 * NaN is NaN: TMA must not bring them.
-    v_addressing: Addressing = (
-        "batched" if spec.kv.layout == "dense" and not spec.kv.seqlens else "clipped"
-    )
-    n = layout.tile_n
     queries = ("q",) if spec.q_form == "fused" else ("q_nope", "q_pe")
     maps = [
         TensorMapPlan(name, name, q_addressing, HALF_M, PANEL_COLUMNS, dtype) for name in queries
     ]
-    maps.append(TensorMapPlan("k", "k", k_addressing, n, PANEL_COLUMNS, dtype))
-    rope = spec.k_rope
-    if rope.layout == "paged":
-        assert rope.page_size is not None
-        rows = min(rope.page_size, n)
-        maps.append(TensorMapPlan("k_rope", "k_rope", "paged", rows, PANEL_COLUMNS, dtype))
-    elif rope.layout != "fused":
-        rope_addressing: Addressing = "batched" if rope.layout == "dense" else "packed"
-        maps.append(TensorMapPlan("k_rope", "k_rope", rope_addressing, n, PANEL_COLUMNS, dtype))
-    maps.append(TensorMapPlan("v", "v", v_addressing, n, PANEL_COLUMNS, dtype))
+    maps += key_tensor_maps(spec, tile_n=layout.tile_n, panel_columns=PANEL_COLUMNS)
     out_dtype = DTYPES[str(spec.output_dtype)]
     maps.append(TensorMapPlan("out", "out", q_addressing, HALF_M, PANEL_COLUMNS, out_dtype))
     return tuple(maps)

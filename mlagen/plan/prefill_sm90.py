@@ -9,6 +9,7 @@ from mlagen.arch import ARCHS
 from mlagen.dtypes import DTYPES
 from mlagen.errors import PlanError
 from mlagen.plan.arguments import prefill_arguments
+from mlagen.plan.key_maps import key_tensor_maps, page_problems
 from mlagen.plan.mask import key_ranges, mask_bounds
 from mlagen.plan.memory import RegionRequest, barrier_region, lay_out, tile_bytes
 from mlagen.plan.name import kernel_name
@@ -195,25 +196,10 @@ def tensor_maps(spec: KernelSpec, configuration: Configuration) -> tuple[TensorM
     """The tensor maps, in the order of the kernel's parameters."""
     dtype = DTYPES[spec.dtype]
     q_addressing: Addressing = "batched" if spec.q_layout == "dense" else "clipped"
-    k_addressing: Addressing = "batched" if spec.kv.layout == "dense" else "packed"
-    # V rows past a sequence's end meet probabilities of 0, but 0 * NaN is NaN: TMA must not bring them.
-    v_addressing: Addressing = (
-        "batched" if spec.kv.layout == "dense" and not spec.kv.seqlens else "clipped"
-    )
-    rows, n = ROWS_PER_WARPGROUP, configuration.tile_n
+    rows = ROWS_PER_WARPGROUP
     queries = ("q",) if spec.q_form == "fused" else ("q_nope", "q_pe")
     maps = [TensorMapPlan(name, name, q_addressing, rows, PANEL_COLUMNS, dtype) for name in queries]
-    maps.append(TensorMapPlan("k", "k", k_addressing, n, PANEL_COLUMNS, dtype))
-    rope = spec.k_rope
-    if rope.layout == "paged":
-        assert rope.page_size is not None
-        maps.append(
-            TensorMapPlan("k_rope", "k_rope", "paged", min(rope.page_size, n), PANEL_COLUMNS, dtype)
-        )
-    elif rope.layout != "fused":
-        rope_addressing: Addressing = "batched" if rope.layout == "dense" else "packed"
-        maps.append(TensorMapPlan("k_rope", "k_rope", rope_addressing, n, PANEL_COLUMNS, dtype))
-    maps.append(TensorMapPlan("v", "v", v_addressing, n, PANEL_COLUMNS, dtype))
+    maps += key_tensor_maps(spec, tile_n=configuration.tile_n, panel_columns=PANEL_COLUMNS)
     out_dtype = DTYPES[str(spec.output_dtype)]
     maps.append(TensorMapPlan("out", "out", q_addressing, rows, PANEL_COLUMNS, out_dtype))
     return tuple(maps)
@@ -261,9 +247,7 @@ def problems(spec: KernelSpec, configuration: Configuration) -> list[str]:
         found.append(
             f"tile_n {n} is not a multiple of 16 between 16 and 256, the key steps of wgmma"
         )
-    page_size = spec.k_rope.page_size
-    if spec.k_rope.layout == "paged" and page_size is not None and n % page_size and page_size % n:
-        found.append(f"tile_n {n} and page_size {page_size}: neither divides the other")
+    found += page_problems(spec, n)
     limit = ARCHS[spec.arch].shared_memory_bytes
     if used_bytes(spec, configuration) > limit:
         found.append(

@@ -127,15 +127,17 @@ def unsupported_operands(spec: KernelSpec, offer: Offer) -> Iterable[str]:
         )
     if spec.dtype not in offer.dtypes:
         yield f"dtype: {spec.dtype}; available: {', '.join(offer.dtypes)}"
-    if spec.kv.layout == "paged":
-        yield "kv.layout: paged (K and V per head in pages); available: ragged, dense (k_rope may be paged)"
+    if spec.kv.layout == "paged" and spec.k_rope.layout == "dense":
+        yield "k_rope.layout: dense, and kv is paged; available: fused, paged"
     if spec.kv.row != "plain":
         yield f"kv.row: {spec.kv.row}; available: plain"
-    if spec.k_rope.layout == "paged" and spec.k_rope.page_size not in PAGE_SIZES:
-        yield (
-            f"k_rope.page_size: {spec.k_rope.page_size} (a box of the cache must hold whole 8-row swizzle atoms and "
-            f"divide the key tile); available: {', '.join(map(str, PAGE_SIZES))}"
-        )
+    for operand in ("kv", "k_rope"):
+        page_size = getattr(spec, operand).page_size
+        if page_size is not None and page_size not in PAGE_SIZES:
+            yield (
+                f"{operand}.page_size: {page_size} (a box of the cache must hold whole 8-row swizzle atoms and "
+                f"divide the key tile); available: {', '.join(map(str, PAGE_SIZES))}"
+            )
 
 
 def unsupported_config(spec: KernelSpec, offer: Offer) -> Iterable[str]:

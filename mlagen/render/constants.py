@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from mlagen.dtypes import DTYPES
 from mlagen.plan import prefill_sm100
 from mlagen.plan.fa4_config import HALF_M
+from mlagen.plan.key_maps import page_box_rows, page_size_of
 from mlagen.plan.prefill_sm90 import MATH_WARPGROUPS, PANEL_COLUMNS, ROWS_PER_WARPGROUP, TILE_SLOTS
 from mlagen.render.mask import mask_texts
 
@@ -171,13 +172,9 @@ def _score_mod_constants(plan: KernelPlan) -> list[Constant]:
 def _layout_constants(plan: KernelPlan) -> list[Constant]:
     spec = plan.spec
     found = []
-    if spec.k_rope.layout == "paged":
-        page_size = spec.k_rope.page_size
-        assert page_size is not None
-        rows = plan.map("k_rope").box_rows
-        if plan.family == "prefill_sm90":
-            nope_panels = spec.geometry.qk_nope_head_dim // PANEL_COLUMNS
-            found.append(Constant("int", "kNopePanels", str(nope_panels)))
+    page_size = page_size_of(spec)
+    if page_size is not None:
+        rows = page_box_rows(page_size, plan.tile_n)
         found += [
             Constant("int", "kPageSize", str(page_size), "keys of a page of the cache"),
             Constant("int", "kRowsPerPageBox", str(rows)),

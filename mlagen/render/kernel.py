@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from mlagen.dtypes import DTYPES, FLOAT8_E4M3
 from mlagen.plan import prefill_sm90, prefill_sm100
 from mlagen.plan.arguments import draws_tickets, takes_cache_seqlens
+from mlagen.plan.key_maps import PAGED_ADDRESSINGS, page_size_of
 from mlagen.plan.mask import is_padded_throughout, mask_bounds, takes_valid_lengths
 from mlagen.plan.memory import tile_bytes
 from mlagen.plan.prefill_sm90 import PANEL_COLUMNS
@@ -57,6 +58,11 @@ class Panel:
     head: str
     destination: str = ""
 
+    @property
+    def is_paged(self) -> bool:
+        """Whether its rows lie in pages, each with a box of its own."""
+        return self.map.addressing in PAGED_ADDRESSINGS
+
 
 def render_kernel(plan: KernelPlan) -> str:
     """The CUDA source of a plan: complete, with no include, and the same bytes for the same plan."""
@@ -73,13 +79,12 @@ def prefill_names(plan: KernelPlan) -> dict[str, Any]:
 def _shared_names(plan: KernelPlan) -> dict[str, Any]:
     """What the templates of all prefill families use."""
     spec = plan.spec
-    geometry = spec.geometry
     out = plan.map("out")
     load_maps = [tensor_map for tensor_map in plan.tensor_maps if tensor_map.name != "out"]
     rope_head = (
         "0" if spec.k_rope.num_heads == 1 else "tile.head / (arguments.num_heads / kRopeHeads)"
     )
-    rope_is_paged = spec.k_rope.layout == "paged"
+    k_panels, v_panels = _k_panels(plan, rope_head), _v_panels(plan)
     ranges = plan.key_ranges
     left_bound, right_bound = mask_bounds(ranges)
     mask_names_valid_keys = takes_valid_lengths(spec.mask) and not is_padded_throughout(ranges)
@@ -111,20 +116,21 @@ def _shared_names(plan: KernelPlan) -> dict[str, Any]:
         "tile_valid_keys": ", tile.valid_keys" if mask_names_valid_keys else "",
         "load_maps": load_maps,
         "load_ranks": sorted({tensor_map.rank for tensor_map in load_maps}),
-        "load_addressings": sorted({tensor_map.addressing for tensor_map in load_maps} - {"paged"}),
+        "load_addressings": sorted(
+            {tensor_map.addressing for tensor_map in load_maps} - PAGED_ADDRESSINGS
+        ),
         "addressings": {tensor_map.addressing for tensor_map in plan.tensor_maps},
         "store_rank": out.rank,
         "store_addressing": out.addressing,
-        "rope_is_paged": rope_is_paged,
-        "rope_head": rope_head,
+        "has_pages": page_size_of(spec) is not None,
+        "kv_is_paged": spec.kv.layout == "paged",
         "q_panels": _panels(
             plan, plan.tensor_maps[0], plan.tensor_maps[1] if spec.q_form == "split" else None
         ),
-        "k_panels": _k_panels(plan, rope_head),
-        "v_panels": [
-            Panel(plan.map("v"), column, "tile.head")
-            for column in range(0, geometry.v_head_dim, PANEL_COLUMNS)
-        ],
+        "k_panels": [panel for panel in k_panels if not panel.is_paged],
+        "k_page_panels": [panel for panel in k_panels if panel.is_paged],
+        "v_panels": [panel for panel in v_panels if not panel.is_paged],
+        "v_page_panels": [panel for panel in v_panels if panel.is_paged],
         "region_declaration": _region_declaration,
         "register_rows": operands.register_rows,
         "operand_rows": operands.operand_rows,
@@ -179,20 +185,30 @@ def _staged_output_of_fp8(panel: str) -> str:
 
 
 def _k_panels(plan: KernelPlan, rope_head: str) -> list[Panel]:
-    """Panels of K that are loaded as whole boxes: of a paged cache's rope columns, none."""
+    """Panels of K, and where each goes: on Blackwell, the rope columns into a buffer of their own."""
     rope = None if plan.spec.k_rope.layout == "fused" else plan.map("k_rope")
-    found = _panels(plan, plan.map("k"), rope, rope_head)
     nope_panels = plan.spec.geometry.qk_nope_head_dim // PANEL_COLUMNS
-    found = [
-        replace(
-            panel,
-            destination=f"kv[kv.stage][{index}]"
-            if index < nope_panels
-            else f"k_rope[rope.stage][{index - nope_panels}]",
-        )
-        for index, panel in enumerate(found)
+
+    def destination(index: int) -> str:
+        if plan.family == "prefill_sm90":
+            return f"k[k.stage][{index}]"
+        if index < nope_panels:
+            return f"kv[kv.stage][{index}]"
+        return f"k_rope[rope.stage][{index - nope_panels}]"
+
+    return [
+        replace(panel, destination=destination(index))
+        for index, panel in enumerate(_panels(plan, plan.map("k"), rope, rope_head))
     ]
-    return found[: nope_panels if plan.spec.k_rope.layout == "paged" else None]
+
+
+def _v_panels(plan: KernelPlan) -> list[Panel]:
+    """Panels of V, and where each goes."""
+    ring = "v[v.stage]" if plan.family == "prefill_sm90" else "kv[kv.stage]"
+    return [
+        Panel(plan.map("v"), column, "tile.head", f"{ring}[{index}]")
+        for index, column in enumerate(range(0, plan.spec.geometry.v_head_dim, PANEL_COLUMNS))
+    ]
 
 
 def _panels(

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from mlagen.errors import InputError
+from mlagen.plan.key_maps import page_size_of
 from mlagen.verify.arrays import backend_of
 
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ def check_device_values(spec: KernelSpec, call: Call, extents: Extents) -> None:
             )
     else:
         queries = [extents.seqlen_q] * extents.batch
-    if spec.kv.layout == "dense":
+    if spec.kv.layout in ("dense", "paged"):
         keys = [extents.seqlen_k] * extents.batch
     elif spec.kv.row_offsets:
         keys = values.offsets("cu_seqlens_k", extents.rows_k)
@@ -50,9 +51,10 @@ def check_device_values(spec: KernelSpec, call: Call, extents: Extents) -> None:
     if "valid_lengths" in call.tensors:
         values.valid_lengths(keys)
     _check_longest("keys", keys, call.options.max_seqlen_k, "max_seqlen_k")
-    if spec.k_rope.layout == "paged":
-        assert spec.k_rope.page_size is not None
-        values.pages(keys, spec.k_rope.page_size, int(call.tensors["k_rope"].shape[0]))
+    page_size = page_size_of(spec)
+    if page_size is not None:
+        cache = call.tensors["v" if spec.kv.layout == "paged" else "k_rope"]
+        values.pages(keys, page_size, int(cache.shape[0]))
 
 
 def _check_longest(name: str, lengths: list[int], limit: int | None, limit_name: str) -> None:

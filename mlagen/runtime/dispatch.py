@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from mlagen.errors import InputError, NoKernelError
+from mlagen.plan.arguments import takes_cache_seqlens
+from mlagen.plan.key_maps import page_size_of
 from mlagen.plan.mask import takes_valid_lengths
 from mlagen.plan.name import kernel_name
 
@@ -89,6 +91,10 @@ def _prefer_length(specs: list[KernelSpec], given: int | None) -> list[KernelSpe
 
 
 def _refuse_ambiguity(specs: list[KernelSpec]) -> None:
+    layouts = sorted({spec.kv.layout for spec in specs})
+    if len(layouts) > 1:
+        message = f"k, v: their shapes may be of several layouts, and kernels for {', '.join(layouts)} are loaded"
+        raise InputError(f"{message}\n  load a spec with one of these")
     for option in ("mask", "score_mod", "kv_length_counts", "output_dtype"):
         choices = list(dict.fromkeys(describe(getattr(spec, option)) for spec in specs))
         if len(choices) > 1:
@@ -155,10 +161,17 @@ def _queries(spec: KernelSpec, call: Call) -> Iterator[Mismatch]:
 
 def _keys(spec: KernelSpec, call: Call) -> Iterator[Mismatch]:
     tensors = call.tensors
-    layout = "dense" if tensors["v"].ndim == 4 else "ragged"
+    layouts = _key_layouts(call)
+    layout = spec.kv.layout if spec.kv.layout in layouts else layouts[0]
     offsets, counts = "cu_seqlens_k" in tensors, "cache_seqlens" in tensors
+    page_size = int(tensors["v"].shape[1]) if layout == "paged" else None
+    option: str | None = f"kv: {layout}"
+    if page_size is not None:
+        option = _paged_option("kv", page_size)
     if layout != spec.kv.layout:
-        yield Mismatch(f"kv {layout}", f"has kv {spec.kv.layout}", f"kv: {layout}")
+        yield Mismatch(f"kv {layout}", f"has kv {spec.kv.layout}", option)
+    elif page_size != spec.kv.page_size:
+        yield Mismatch(f"page_size {page_size}", f"has page_size {spec.kv.page_size}", option)
     else:
         takes_offsets = layout == "ragged" and spec.kv.row_offsets
         if offsets != takes_offsets:
@@ -174,19 +187,36 @@ def _keys(spec: KernelSpec, call: Call) -> Iterator[Mismatch]:
                 option,
                 "cu_seqlens_k" if takes_offsets else None,
             )
-    takes_counts = spec.kv.seqlens or spec.kv_length_counts == "prefix"
+    takes_counts = takes_cache_seqlens(spec)
     if counts != takes_counts:
-        option = (
-            "kv: {layout: dense, seqlens: true}"
-            if layout == "dense"
-            else "kv_length_counts: prefix"
-        )
+        option = {
+            "dense": "kv: {layout: dense, seqlens: true}",
+            "ragged": "kv_length_counts: prefix",
+        }.get(layout)
         yield Mismatch(
             "with cache_seqlens" if counts else "without cache_seqlens",
             "needs cache_seqlens" if takes_counts else "takes no cache_seqlens",
             option if counts else None,
             "cache_seqlens" if takes_counts else None,
         )
+
+
+def _key_layouts(call: Call) -> tuple[str, ...]:
+    """How K and V of a call may lie. A block table finds their pages, or those of the rope rows of a dense batch."""
+    tensors = call.tensors
+    if tensors["v"].ndim < 4:
+        return ("ragged",)
+    if "block_table" not in tensors:
+        return ("dense",)
+    if "k_rope" not in tensors:
+        return ("paged",)
+    leading, rope, table = (list(tensors[n].shape[:2]) for n in ("v", "k_rope", "block_table"))
+    fits = {"dense": leading[:1] == table[:1], "paged": leading == rope}
+    return tuple(layout for layout, does in fits.items() if does == any(fits.values()))
+
+
+def _paged_option(operand: str, page_size: int) -> str:
+    return f"{operand}: {{layout: paged, page_size: {page_size}}}"
 
 
 def _rope(spec: KernelSpec, call: Call) -> Iterator[Mismatch]:
@@ -196,7 +226,7 @@ def _rope(spec: KernelSpec, call: Call) -> Iterator[Mismatch]:
             yield Mismatch(
                 "rope columns in k", f"takes k_rope {rope.layout}", "k_rope: fused", "k_rope"
             )
-        if "block_table" in call.tensors and rope.layout != "paged":
+        if "block_table" in call.tensors and page_size_of(spec) is None:
             yield Mismatch("with block_table", "takes no block_table")
         return
     paged = "block_table" in call.tensors
@@ -204,11 +234,11 @@ def _rope(spec: KernelSpec, call: Call) -> Iterator[Mismatch]:
         yield Mismatch("without block_table", "needs block_table", None, "block_table")
     elif rope.layout != "paged" and paged:
         page_size = int(tensor.shape[1]) if tensor.ndim > 1 else 0
-        option = f"k_rope: {{layout: paged, page_size: {page_size}}}"
+        option = _paged_option("k_rope", page_size)
         yield Mismatch(f"k_rope paged, page_size {page_size}", f"has k_rope {rope.layout}", option)
     elif rope.layout == "paged" and tensor.ndim > 2 and int(tensor.shape[1]) != rope.page_size:
         page_size = int(tensor.shape[1])
-        option = f"k_rope: {{layout: paged, page_size: {page_size}}}"
+        option = _paged_option("k_rope", page_size)
         yield Mismatch(f"page_size {page_size}", f"has page_size {rope.page_size}", option)
     elif not paged and not _rope_fits(spec, call):
         yield Mismatch(f"k_rope {list(tensor.shape)}", f"has k_rope {rope.layout}")

@@ -35,7 +35,8 @@ class Extents:
         rows_q: Query rows of the whole tensor.
         seqlen_q: Queries of each sequence in a dense batch; 0 in a ragged one.
         rows_k: Key rows of the whole tensor.
-        seqlen_k: Key rows of each sequence of dense keys; 0 for ragged ones.
+        seqlen_k: Key rows of each sequence of dense keys; for paged ones, those that the block table has room for; 0
+            for ragged ones.
     """
 
     batch: int
@@ -56,8 +57,6 @@ def check_presence(call: Call) -> None:
     for name in ("k", "v"):
         if name not in tensors:
             raise InputError(f"{name}: missing\n  pass {name} [.., num_heads, head_dim]")
-    if "block_table" in tensors and "k_rope" not in tensors:
-        raise InputError("k_rope: missing, and block_table is given\n  pass the cache as k_rope=")
     for name, tensor in tensors.items():
         if not hasattr(tensor, "shape") or not hasattr(tensor, "dtype"):
             message = f"{call.written[name]}: expected a tensor, got {type(tensor).__name__}"
@@ -69,6 +68,9 @@ def check_presence(call: Call) -> None:
                 f"{call.written[name]}: expected 2 to 4 dimensions, got {list(tensors[name].shape)}"
             )
             raise ShapeError(f"{message}\n  shapes are listed in the documentation of Kernels.run")
+    if "block_table" in tensors and "k_rope" not in tensors and tensors["v"].ndim < 4:
+        message = "k_rope: missing, and block_table is given"
+        raise InputError(f"{message}\n  pass the cache as k_rope=, or k and v in pages")
     for name in ("cu_seqlens_q", "cu_seqlens_k"):
         if name in tensors and tensors[name].ndim != 1:
             message = f"{call.written[name]}: expected [batch + 1], got {list(tensors[name].shape)}"
@@ -231,6 +233,13 @@ class _Checker:
             seqlen_k = self._axis("v", 1, 4, "[batch, seqlen_k, num_heads, v_head_dim]")
             leading: tuple[tuple[str, int], ...] = (("batch", batch), ("seqlen_k", seqlen_k))
             rows = batch * seqlen_k
+        elif spec.kv.layout == "paged":
+            assert spec.kv.page_size is not None
+            pages = self._axis("v", 0, 4, "[pages, page_size, num_heads, v_head_dim]")
+            leading = (("pages", pages), ("page_size", spec.kv.page_size))
+            rows = pages * spec.kv.page_size
+            width = self._check_block_table(batch, 0, spec.kv.page_size)
+            seqlen_k = width * spec.kv.page_size if pages else 0
         else:
             rows, seqlen_k = self._axis("v", 0, 3, "[total_k, num_heads, v_head_dim]"), 0
             leading = (("total_k", rows),)
@@ -260,8 +269,14 @@ class _Checker:
             leading = (("batch", extents.batch), ("seqlen_k", seqlen))
         else:
             assert rope.page_size is not None
-            leading = (("pages", int(tensor.shape[0])), ("page_size", rope.page_size))
-            self._check_block_table(extents)
+            pages = int(tensor.shape[0])
+            if self._spec.kv.layout == "paged":  # which the same table finds
+                pages = int(self._tensors["v"].shape[0])
+            else:
+                is_known = self._spec.kv.layout == "dense" and not self._spec.kv.seqlens
+                longest = extents.seqlen_k if is_known else 0
+                self._check_block_table(extents.batch, longest, rope.page_size)
+            leading = (("pages", pages), ("page_size", rope.page_size))
         has_heads = tensor.ndim == len(leading) + 2
         inner = (("rope heads", rope.num_heads),) if has_heads or rope.num_heads > 1 else ()
         self._expect("k_rope", *leading, *inner, ("row_width", rope.row_width))
@@ -270,20 +285,17 @@ class _Checker:
             message = f"{self._name('k_rope')}: has no rows, but {extents.rows_k} keys need some"
             raise ShapeError(f"{message}\n  pass the rope rows of the keys")
 
-    def _check_block_table(self, extents: Extents) -> None:
+    def _check_block_table(self, batch: int, longest: int, page_size: int) -> int:
+        """The pages of a row of the table, which must be enough for `longest` keys and what the caller says."""
         width = self._axis("block_table", 1, 2, "[batch, max_pages]")
-        name, page_size = self._name("block_table"), self._spec.k_rope.page_size
-        assert page_size is not None
-        spec, given = self._spec, self._call.options.max_seqlen_k
-        longest = given or 0
-        if spec.kv.layout == "dense" and not spec.kv.seqlens:
-            longest = max(longest, extents.seqlen_k)
+        longest = max(longest, self._call.options.max_seqlen_k or 0)
         if width * page_size < longest:
             needed = -(-longest // page_size)
             got = list(self._tensors["block_table"].shape)
-            message = f"{name}: expected int32 [batch={extents.batch}, >= {needed}], got {got}"
+            message = f"{self._name('block_table')}: expected int32 [batch={batch}, >= {needed}], got {got}"
             raise ShapeError(f"{message}\n  {needed} pages of {page_size} hold {longest} keys")
-        self._expect("block_table", ("batch", extents.batch), ("max_pages", width))
+        self._expect("block_table", ("batch", batch), ("max_pages", width))
+        return width
 
     def _check_vectors(self, extents: Extents) -> None:
         for name in _PER_SEQUENCE:
@@ -298,6 +310,7 @@ class _Checker:
         for what, size in (
             ("total_q", extents.rows_q),
             ("total_k", extents.rows_k),
+            ("seqlen_k", extents.seqlen_k),
             ("heads", extents.num_heads),
         ):
             if size > LARGEST_EXTENT:

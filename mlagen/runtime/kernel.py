@@ -150,12 +150,12 @@ class Kernels:
 
                 - q `[total_q, H, qk]`, or `[batch, seqlen_q, H, qk]` in a dense batch; or q_nope and
                   q_pe, which are its first and last columns
-                - k (k_nope) `[total_k, H, qk]`, `[batch, seqlen_k, H, qk]` in a dense batch; without
-                  the rope columns where there is k_rope
+                - k (k_nope) `[total_k, H, qk]`, `[batch, seqlen_k, H, qk]` in a dense batch, or
+                  `[pages, page_size, H, qk]`; without the rope columns where there is k_rope
                 - v like k
                 - k_rope (kpe) `[total_k, rope]`, or cache rows `[batch, seqlen_k, width]` or
                   `[pages, page_size, width]`; several rope heads stand before the last dimension
-                - block_table (page_table) int32 `[batch, max_pages]`
+                - block_table (page_table) int32 `[batch, max_pages]`, of k, v and k_rope in pages
                 - cu_seqlens_q, cu_seqlens_k (qo_indptr, kv_indptr) int32 `[batch + 1]`
                 - cache_seqlens (seq_lens) int32 `[batch]`
                 - valid_lengths int32 `[batch]`: the keys of a sequence before its padding

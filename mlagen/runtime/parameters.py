@@ -70,7 +70,8 @@ def scalar_values(plan: KernelPlan, call: Call, extents: Extents, lse: Any) -> d
         table = call.tensors["block_table"]
         values["block_table_stride"] = int(table.stride(0))
         values["block_table_width"] = int(table.shape[1])
-        values["num_pages"] = int(call.tensors["k_rope"].shape[0])
+        cache = call.tensors["v" if plan.spec.kv.layout == "paged" else "k_rope"]
+        values["num_pages"] = int(cache.shape[0])
     strides = [int(stride) for stride in lse.stride()]
     names = ("lse_batch_stride", "lse_row_stride", "lse_head_stride")[-len(strides) :]
     return values | dict(zip(names, strides, strict=True))

@@ -74,9 +74,13 @@ def tensor_map_spec(plan: TensorMapPlan, geometry: TensorGeometry) -> TensorMapS
         row = strides[0]
         dims = (CLIPPED_ROWS, CLIPPED_OFFSETS, CLIPPED_OFFSETS)
         strides = (row, CLIPPED_WRAP_BYTES - row, row)
-    first_column = (geometry.shape[-1] - geometry.columns) * item
+    address = (geometry.shape[-1] - geometry.columns) * item
+    if plan.addressing == "paged_clipped":
+        (page_size, pages), (row, page) = dims, strides
+        dims, strides = (page_size, page_size + 1, pages), (row, row, page)
+        address -= page_size * row
     return TensorMapSpec(
-        address=first_column,
+        address=address,
         element_type=plan.dtype.name if item > 1 else "uint8",  # maps know no 8-bit floats
         dims=(geometry.columns, heads[0], *dims),
         strides_bytes=(heads[1], *strides),

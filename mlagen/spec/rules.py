@@ -46,6 +46,13 @@ def _rope_problems(spec: KernelSpec) -> Iterator[Problem]:
             f"layout ragged needs the offsets of ragged keys, and kv has layout {spec.kv.layout}",
             f"write k_rope: {{layout: {spec.kv.layout}, ...}} or kv: ragged",
         )
+    sizes = (spec.kv.page_size, spec.k_rope.page_size)
+    if None not in sizes and sizes[0] != sizes[1]:
+        yield Problem(
+            ("k_rope", "page_size"),
+            f"{sizes[1]}, and kv has page_size {sizes[0]}: one block_table finds the pages of both",
+            f"write page_size: {sizes[0]}",
+        )
 
 
 def _row_problems(spec: KernelSpec) -> Iterator[Problem]:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from mlagen.plan.key_maps import page_size_of
 from mlagen.plan.mask import takes_valid_lengths
 from mlagen.verify.arrays import NumpyBackend
 from mlagen.verify.sequences import sequences
@@ -44,7 +45,7 @@ def can_be_hostile(spec: KernelSpec) -> bool:
         spec.q_layout == "ragged"
         or spec.kv.layout == "ragged"
         or spec.kv.seqlens
-        or spec.k_rope.layout == "paged"
+        or page_size_of(spec) is not None
         or takes_valid_lengths(spec.mask)
     )
 
@@ -80,7 +81,7 @@ def with_offsets(tensors: dict[str, Array], **values: tuple[int, ...]) -> dict[s
 
 def _block_table(spec: KernelSpec, tensors: dict[str, Array]) -> Array:
     """A table of pages every other of which does not exist, and with too few of them, unless the host can see that."""
-    num_pages, page_size = tensors["k_rope"].shape[:2]
+    num_pages, page_size = tensors["v" if spec.kv.layout == "paged" else "k_rope"].shape[:2]
     longest = max(one.num_keys for one in sequences(spec, tensors, NumpyBackend()))
     is_known = spec.kv.layout == "dense" and not spec.kv.seqlens
     width = max(1, -(-longest // page_size) - (0 if is_known else 1))

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from mlagen.plan.arguments import takes_cache_seqlens
+from mlagen.plan.key_maps import page_size_of
 from mlagen.plan.mask import takes_valid_lengths
 
 if TYPE_CHECKING:
@@ -36,6 +38,7 @@ def lay_out(
     *,
     strided: bool = False,
     padding: int = 0,
+    shares_pages: bool = False,
     random: np.random.Generator,
 ) -> dict[str, Array]:
     """The tensors under the names that `run` takes.
@@ -47,9 +50,10 @@ def lay_out(
         strided: Make every tensor a view into a larger one, with strides of its own.
         padding: Rows that belong to no sequence behind the last one of ragged tensors, and behind each sequence of
             dense keys with lengths.
+        shares_pages: Let all sequences begin with the full pages of the first one.
         random: For the order of pages.
     """
-    layout = _Layout(spec, lengths, strided, padding, random)
+    layout = _Layout(spec, lengths, strided, padding, shares_pages, random)
     tensors = {**layout.queries(operands), **layout.keys(operands), **layout.offsets()}
     if spec.sink:
         tensors["sinks"] = operands.sinks
@@ -64,6 +68,7 @@ class _Layout:
     lengths: Lengths
     strided: bool
     padding: int
+    shares_pages: bool
     random: np.random.Generator
 
     def queries(self, operands: Operands) -> dict[str, Array]:
@@ -83,17 +88,20 @@ class _Layout:
         layout, k, v = self.spec.k_rope.layout, operands.k_nope, operands.v
         if layout == "fused":
             k = np.concatenate([k, operands.k_rope], axis=-1)
-        kv_layout = self.spec.kv.layout
+        kv_layout, pages = self.spec.kv.layout, self._draw_pages()
         if self.strided:  # k and v are slices of one tensor, as models project them
-            both = self._view(self._place(np.concatenate([k, v], axis=-1), kv_layout))
+            both = self._view(self._place(np.concatenate([k, v], axis=-1), kv_layout, pages))
             tensors = {"k": both[..., : k.shape[-1]], "v": both[..., k.shape[-1] :]}
         else:
-            tensors = {"k": self._place(k, kv_layout), "v": self._place(v, kv_layout)}
-        if layout == "paged":
-            tensors |= self._pages(self._rows(operands.k_rope))
-        elif layout != "fused":
-            rows = self._view(self._place(self._rows(operands.k_rope), layout))
+            tensors = {
+                "k": self._place(k, kv_layout, pages),
+                "v": self._place(v, kv_layout, pages),
+            }
+        if layout != "fused":
+            rows = self._view(self._place(self._rows(operands.k_rope), layout, pages))
             tensors["k_rope"] = self._without_single_head(rows)
+        if pages is not None:
+            tensors["block_table"] = self._view(pages.table(), filler=UNUSED_PAGE)
         return tensors
 
     def offsets(self) -> dict[str, Array]:
@@ -103,7 +111,7 @@ class _Layout:
             tensors["cu_seqlens_q"] = _running_totals(lengths.queries)
         if spec.kv.layout == "ragged" and spec.kv.row_offsets:
             tensors["cu_seqlens_k"] = _running_totals(self._capacities())
-        if spec.kv.seqlens or spec.kv_length_counts == "prefix":
+        if takes_cache_seqlens(spec):
             own = lengths.queries if spec.kv_length_counts == "prefix" else (0,) * lengths.batch
             counts = [keys - queries for keys, queries in zip(lengths.keys, own, strict=True)]
             tensors["cache_seqlens"] = np.array(counts, dtype=np.int32)
@@ -125,11 +133,14 @@ class _Layout:
             return self.lengths.keys
         return tuple(keys + 3 * (index % 3) for index, keys in enumerate(self.lengths.keys))
 
-    def _place(self, rows: Array, layout: str) -> Array:
-        """Rows of keys, packed by sequence, in a ragged or dense tensor."""
+    def _place(self, rows: Array, layout: str, pages: _Pages | None) -> Array:
+        """Rows of keys, packed by sequence, in a ragged or dense tensor or in pages."""
         lengths = self.lengths.keys
         if layout == "ragged":
             return self._spread(rows, lengths, self._capacities(), self.padding)
+        if layout == "paged":
+            assert pages is not None
+            return pages.filled(rows, lengths)
         may_be_longer = self.spec.kv.layout == "ragged" or self.spec.kv.seqlens
         capacity = max(lengths, default=0) + (self.padding if may_be_longer else 0)
         placed = _filled((len(lengths), capacity, *rows.shape[1:]), rows.dtype)
@@ -156,27 +167,23 @@ class _Layout:
         rows[..., width - rope.shape[-1] :] = rope
         return rows
 
-    def _pages(self, rows: Array) -> dict[str, Array]:
-        """A cache with its pages in random order, and the table that finds them."""
-        size = self.spec.k_rope.page_size
-        assert size is not None
-        counts = [-(-keys // size) for keys in self.lengths.keys]
-        pages = sum(counts) + (_SPARE_PAGES if self.padding else 0)
-        order = self.random.permutation(pages)
-        cache = _filled((pages, size, *rows.shape[1:]), rows.dtype)
-        table = np.full((len(counts), max(counts, default=0)), UNUSED_PAGE, dtype=np.int32)
-        first = 0
-        for index, sequence in enumerate(_split(rows, self.lengths.keys)):
-            own = order[first : first + counts[index]]
-            padded = _filled((len(own) * size, *rows.shape[1:]), rows.dtype)
-            padded[: len(sequence)] = sequence
-            cache[own] = padded.reshape(len(own), size, *rows.shape[1:])
-            table[index, : len(own)] = own
-            first += len(own)
-        return {
-            "k_rope": self._without_single_head(self._view(cache)),
-            "block_table": self._view(table, filler=UNUSED_PAGE),
-        }
+    def _draw_pages(self) -> _Pages | None:
+        """Pages in random order for what the block table finds; None if there is nothing."""
+        size, lengths = page_size_of(self.spec), self.lengths.keys
+        if size is None:
+            return None
+        counts = [-(-keys // size) for keys in lengths]
+        total = sum(counts) + (_SPARE_PAGES if self.padding else 0)
+        order = self.random.permutation(total)
+        owned = [
+            order[end - count : end]
+            for count, end in zip(counts, np.cumsum(counts, dtype=int), strict=True)
+        ]
+        if self.shares_pages:
+            for pages, keys in zip(owned, lengths, strict=True):
+                shared = min(keys, lengths[0]) // size
+                pages[:shared] = owned[0][:shared]
+        return _Pages(size, total, tuple(owned))
 
     def _without_single_head(self, rows: Array) -> Array:
         return rows if self.spec.k_rope.num_heads > 1 else rows[..., 0, :]
@@ -193,6 +200,38 @@ class _Layout:
         inside = larger[tuple(slice(size) for size in values.shape)]
         inside[...] = values
         return inside
+
+
+@dataclass(frozen=True, slots=True)
+class _Pages:
+    """Which pages of a cache each sequence has.
+
+    Attributes:
+        size: Rows of a page.
+        total: Pages of the cache.
+        owned: Of each sequence, in the order of its keys.
+    """
+
+    size: int
+    total: int
+    owned: tuple[NDArray[np.int64], ...]
+
+    def filled(self, rows: Array, lengths: Sequence[int]) -> Array:
+        """A cache with the rows of each sequence, packed, in its pages."""
+        cache = _filled((self.total, self.size, *rows.shape[1:]), rows.dtype)
+        for own, sequence in zip(self.owned, _split(rows, lengths), strict=True):
+            padded = _filled((len(own) * self.size, *rows.shape[1:]), rows.dtype)
+            padded[: len(sequence)] = sequence
+            cache[own] = padded.reshape(len(own), self.size, *rows.shape[1:])
+        return cache
+
+    def table(self) -> Array:
+        """The table that finds them."""
+        width = max(map(len, self.owned), default=0)
+        table = np.full((len(self.owned), width), UNUSED_PAGE, dtype=np.int32)
+        for row, own in zip(table, self.owned, strict=True):
+            row[: len(own)] = own
+        return table
 
 
 def _filled(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:

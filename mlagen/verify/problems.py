@@ -77,6 +77,7 @@ class _Recipe:
     padding: int = 0
     valid: tuple[int, ...] = ()
     longest: int | None = None  # said to be the longest queries
+    shares_pages: bool = False
     spoil: Callable[[KernelSpec, dict[str, Array]], dict[str, Array]] | None = None
 
 
@@ -196,12 +197,24 @@ def _batches(plan: KernelPlan) -> Iterator[_Recipe]:
         queries[31], queries[32], queries[65] = 3, 2, 1
         keys = [1 + index % 5 for index in range(66)]
         yield _Recipe("many sequences", tuple(queries), tuple(keys), "integer")
+    if spec.kv.layout == "paged":
+        m, n = plan.tile_m, plan.tile_n
+        yield _Recipe(
+            "shared pages",
+            (m // 2, 5, 40),
+            (4 * n + 5, 3 * n, 2 * n + 7),
+            heads=2,
+            shares_pages=True,
+        )
     if can_be_hostile(spec):
         batch = HOSTILE_SEQUENCES
         yield _Recipe(
             "hostile values", (30,) * batch, (70,) * batch, "integer", spoil=with_hostile_values
         )
-    if spec.q_layout == "ragged" and spec.kv.row_offsets and spec.max_seqlen == "dynamic":
+    has_own_lengths = spec.kv.row_offsets and (
+        spec.kv.layout != "paged" or spec.kv_length_counts == "total"
+    )
+    if spec.q_layout == "ragged" and has_own_lengths and spec.max_seqlen == "dynamic":
         # The second sequence is longer than is said: its rest stays as it is, and it sees no key, so that nothing
         # depends on where its queries stand. The third ends before it begins, where the rows to be written end.
         yield _Recipe(
@@ -230,7 +243,13 @@ def _make(plan: KernelPlan, recipe: _Recipe, seed: int) -> Problem:
         random=random,
     )
     tensors = lay_out(
-        spec, lengths, operands, strided=recipe.strided, padding=recipe.padding, random=random
+        spec,
+        lengths,
+        operands,
+        strided=recipe.strided,
+        padding=recipe.padding,
+        shares_pages=recipe.shares_pages,
+        random=random,
     )
     options: dict[str, Any] = {}  # as `run` takes them
     if recipe.values != "random":

@@ -9,7 +9,7 @@ Query i of a sequence with n queries and m keys stands at position i + m - n: th
 the last key (bottom-right).
 A row that sees no key has output 0 and LSE -inf. Key rows and cache slots that belong to no
 sequence are never touched. `sequences.py` says what offsets and lengths mean that no caller should
-give; the rope part of a key whose page does not exist is 0.
+give; rows of a page that does not exist are 0.
 """
 
 from __future__ import annotations
@@ -110,11 +110,15 @@ def _keys_and_values(
     ops: Backend,
 ) -> tuple[Array, Array]:
     """`[H, num_keys, qk]` and `[H, num_keys, v]` of one sequence, in float64."""
-    here = slice(sequence.first_key, sequence.first_key + sequence.num_keys)
-    keys, values = (
-        tensors[name].reshape(-1, *tensors[name].shape[-2:])[here] for name in ("k", "v")
-    )
-    keys, values = ops.float64(keys), ops.float64(values)
+    if spec.kv.layout == "paged":
+        table = tensors["block_table"]
+        keys, values = (_rows_of_pages(tensors[name], table, sequence, ops) for name in ("k", "v"))
+    else:
+        here = slice(sequence.first_key, sequence.first_key + sequence.num_keys)
+        keys, values = (
+            ops.float64(tensors[name].reshape(-1, *tensors[name].shape[-2:])[here])
+            for name in ("k", "v")
+        )
     if spec.geometry.qk_rope_head_dim and spec.k_rope.layout != "fused":
         rows = ops.float64(_rope_rows(spec, tensors, sequence, ops))
         rope = rows[..., -spec.geometry.qk_rope_head_dim :]
@@ -135,16 +139,21 @@ def _rope_rows(
         return rope[sequence.first_key : sequence.first_key + keys]
     if spec.k_rope.layout == "dense":
         return _filled_up(ops.float64(rope[sequence.index, :keys]), keys, ops)
-    page_size = int(rope.shape[1])
-    used = -(-keys // page_size)
-    ids = tensors["block_table"][sequence.index, :used]
-    exists = (ids >= 0) & (ids < rope.shape[0])
+    return _rows_of_pages(rope, tensors["block_table"], sequence, ops)
+
+
+def _rows_of_pages(cache: Array, table: Array, sequence: Sequence, ops: Backend) -> Array:
+    """Rows of one sequence's keys in a cache `[pages, page_size, ...]`, in float64."""
+    page_size = int(cache.shape[1])
+    used = -(-sequence.num_keys // page_size)
+    ids = table[sequence.index, :used]
+    exists = (ids >= 0) & (ids < cache.shape[0])
     # A page that does not exist is read as page 0, and then as zeros.
-    pages = ops.float64(rope[ids * exists])
+    pages = ops.float64(cache[ids * exists])
     some = (slice(None), *(None,) * (len(pages.shape) - 1))
     pages = ops.where(exists[some], pages, ops.zeros((1,) * len(pages.shape)))
-    rows = pages.reshape(len(ids) * page_size, *rope.shape[2:])
-    return _filled_up(rows[:keys], keys, ops)
+    rows = pages.reshape(len(ids) * page_size, *cache.shape[2:])
+    return _filled_up(rows[: sequence.num_keys], sequence.num_keys, ops)
 
 
 def _filled_up(rows: Array, count: int, ops: Backend) -> Array:

@@ -26,7 +26,7 @@ class Sequence:
         index: Its place in the batch.
         first_query: Its first query row.
         num_queries: Query rows.
-        first_key: Its first key row.
+        first_key: Its first key row; 0 where keys lie in pages.
         num_keys: Key rows that are in use.
     """
 
@@ -73,6 +73,11 @@ def _key_rows(
     if spec.kv.layout == "dense":
         batch, length = int(values.shape[0]), int(values.shape[1])
         yield from ((index * length, length) for index in range(batch))
+        return
+    if spec.kv.layout == "paged":
+        pages, page_size = int(values.shape[0]), int(values.shape[1])
+        batch, width = (int(size) for size in tensors["block_table"].shape)
+        yield from ((0, width * page_size if pages else 0) for _ in range(batch))
         return
     offsets = tensors["cu_seqlens_k" if spec.kv.row_offsets else "cu_seqlens_q"]
     total = int(values.shape[0])

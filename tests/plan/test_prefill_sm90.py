@@ -139,12 +139,16 @@ def test_widest_key_tile_that_fits_is_chosen(
     assert plan(heads, **options).tile_n == tile_n
 
 
+@pytest.mark.parametrize("arch", ["sm_90a", "sm_100a"])
 @pytest.mark.parametrize("page_size", [8, 16, 32, 64, 128, 256])
-def test_page_boxes_cover_the_key_tile(page_size: int) -> None:
-    paged = plan(k_rope={"layout": "paged", "page_size": page_size})
-    box_rows = paged.map("k_rope").box_rows
-    assert box_rows == min(page_size, paged.tile_n)
-    assert paged.tile_n % box_rows == 0
+def test_page_boxes_cover_the_key_tile(page_size: int, arch: str) -> None:
+    pages = {"layout": "paged", "page_size": page_size}
+    paged = plan(arch=arch, kv=pages, k_rope=pages)
+    for name, addressing in (("k", "paged"), ("k_rope", "paged"), ("v", "paged_clipped")):
+        tensor_map = paged.map(name)
+        assert tensor_map.addressing == addressing
+        assert tensor_map.box_rows == min(page_size, paged.tile_n)
+        assert paged.tile_n % tensor_map.box_rows == 0
 
 
 @pytest.mark.parametrize(
@@ -318,7 +322,8 @@ def test_key_tile_that_splits_pages_is_refused() -> None:
         ({"score_mod": ["alibi", {"kind": "softcap", "cap": 30}]}, "score_mod: chain"),
         ({"partition": {"kind": "split_kv", "splits": 2}}, "partition: split_kv; available: none"),
         ({"dtype": "float8_e4m3fn"}, "dtype: float8_e4m3fn; available: bfloat16, float16"),
-        ({"kv": {"layout": "paged", "page_size": 64}}, "kv.layout: paged"),
+        ({"kv": {"layout": "paged", "page_size": 24}}, "kv.page_size: 24"),
+        ({"kv": {"layout": "paged", "page_size": 64}, "k_rope": "dense"}, "k_rope.layout: dense"),
         ({"k_rope": {"layout": "paged", "page_size": 48}}, "k_rope.page_size: 48"),
         ({"k_rope": {"layout": "paged", "page_size": 4}}, "available: 8, 16, 32, 64, 128, 256"),
         ({"config": {"cluster_size": 2}}, "config.cluster_size: 2; available: 1"),

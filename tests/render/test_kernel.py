@@ -99,6 +99,10 @@ def test_same_bytes_whatever_the_process() -> None:
             {"k_rope": {"layout": "paged", "page_size": 32}},
             ["block_table", "page_of_lane", "k_rope_map", "kPageSize"],
         ),
+        (
+            {"kv": {"layout": "paged", "page_size": 32}},
+            ["block_table", "page_of_lane", "load_clipped_page", "kPageSize", "cache_seqlens"],
+        ),
         ({"q_form": "split"}, ["q_nope_map", "q_pe_map"]),
         ({"q_layout": "ragged"}, ["cu_seqlens_q", "max_seqlen_q", "kClippedRows"]),
         ({"kv": {"layout": "dense", "seqlens": True}}, ["cache_seqlens"]),
@@ -166,7 +170,10 @@ def test_templates_use_every_name_that_they_get() -> None:
     for name in environment().list_templates():
         source = environment().loader.get_source(environment(), name)[0]  # type: ignore[union-attr]
         used |= meta.find_undeclared_variables(environment().parse(source))
-    assert used == set(prefill_names(plan())) | set(prefill_names(plan(arch="sm_100a")))
+    # `panels` comes from the `with` around an include, not from here.
+    assert used - {"panels"} == (
+        set(prefill_names(plan())) | set(prefill_names(plan(arch="sm_100a")))
+    )
 
 
 def test_every_device_file_is_included() -> None:

@@ -84,6 +84,10 @@ def test_methods_of_the_origin_are_functions(method: str) -> None:
         ({"score_mod": {"kind": "softcap", "cap": 30.0}}, ["kSoftcap", "ScoreMod"]),
         ({"score_mod": "alibi"}, ["slope", "ScoreMod"]),
         ({"k_rope": {"layout": "paged", "page_size": 64}}, ["block_table", "page_of_lane"]),
+        (
+            {"kv": {"layout": "paged", "page_size": 64}},
+            ["block_table", "page_of_lane", "load_clipped_page"],
+        ),
         ({"kv_length_counts": "prefix"}, ["cache_seqlens"]),
         ({"mask": {"kind": "chunked", "size": 512}}, ["kChunkSize"]),
         (
@@ -103,6 +107,7 @@ def test_methods_of_the_origin_are_functions(method: str) -> None:
         "softcap",
         "alibi",
         "paged",
+        "paged k and v",
         "prefix",
         "chunked",
         "exp2",

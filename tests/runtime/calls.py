@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from mlagen.plan.arguments import takes_cache_seqlens
+from mlagen.plan.key_maps import page_size_of
 from mlagen.plan.mask import takes_valid_lengths
 from mlagen.spec.yaml import kernel_from_dict
 
@@ -50,6 +52,9 @@ def make_tensors(
 
     q_rows = (sum(q_lens),) if spec.q_layout == "ragged" else (batch, max(q_lens))
     k_rows = (sum(k_lens),) if spec.kv.layout == "ragged" else (batch, max(k_lens))
+    pages = sum(_pages(spec, k_lens))
+    if spec.kv.page_size is not None:
+        k_rows = (pages, spec.kv.page_size)
     tensors: dict[str, torch.Tensor] = {}
     if spec.q_form == "fused":
         tensors["q"] = draw(*q_rows, heads, geometry.qk_head_dim)
@@ -67,11 +72,13 @@ def make_tensors(
     if spec.kv_length_counts == "prefix":
         lens = [k - q for q, k in zip(q_lens, k_lens, strict=True)]
         tensors["cache_seqlens"] = torch.tensor(lens, dtype=torch.int32)
-    elif spec.kv.seqlens:
+    elif takes_cache_seqlens(spec):
         tensors["cache_seqlens"] = torch.tensor(k_lens, dtype=torch.int32)
     if takes_valid_lengths(spec.mask):
         tensors["valid_lengths"] = torch.tensor([k // 2 for k in k_lens], dtype=torch.int32)
     tensors |= _rope(spec, k_lens, draw)
+    if page_size_of(spec) is not None:
+        tensors["block_table"] = _block_table(_pages(spec, k_lens))
     if spec.sink:
         tensors["sinks"] = torch.randn(heads)
     if any(mod.kind == "alibi" and mod.slopes == "tensor" for mod in spec.score_mods):
@@ -89,12 +96,21 @@ def _rope(spec: KernelSpec, k_lens: tuple[int, ...], draw: Any) -> dict[str, tor
     if rope.layout == "fused":
         return {}
     assert rope.page_size is not None
-    needed = [-(-length // rope.page_size) for length in k_lens]
-    width, pages = max([*needed, 0]), sum(needed)
-    order = torch.randperm(pages, dtype=torch.int32)
-    table = torch.full((len(k_lens), width), 2**30, dtype=torch.int32)
+    return {"k_rope": draw(sum(_pages(spec, k_lens)), rope.page_size, *inner)}
+
+
+def _pages(spec: KernelSpec, k_lens: tuple[int, ...]) -> list[int]:
+    """Pages that each sequence needs; none where nothing is paged."""
+    page_size = page_size_of(spec)
+    return [0 if page_size is None else -(-length // page_size) for length in k_lens]
+
+
+def _block_table(needed: list[int]) -> torch.Tensor:
+    """Pages in random order, and behind a sequence's last one ids that no cache has."""
+    order = torch.randperm(sum(needed), dtype=torch.int32)
+    table = torch.full((len(needed), max([*needed, 0])), 2**30, dtype=torch.int32)
     first = 0
     for row, count in enumerate(needed):
         table[row, :count] = order[first : first + count]
         first += count
-    return {"k_rope": draw(pages, rope.page_size, *inner), "block_table": table}
+    return table

@@ -67,6 +67,16 @@ class TestValidate:
         ):
             load(PAGED).run(tensors, validate=True)
 
+    def test_wrong_values_of_pages_of_keys(self, load: LoadFake) -> None:
+        spec = make_spec(kv=PAGED_64, k_rope=PAGED_64)
+        tensors = make_tensors(spec)
+        tensors["cache_seqlens"][1] = 257
+        with pytest.raises(InputError, match=r"sequence 1 has 257 \+ 0 keys, but .* room for 256"):
+            load(spec).run(tensors, validate=True)
+        tensors["cache_seqlens"][1] = 129
+        with pytest.raises(InputError, match=r"entry \[1, 2\] is page 1073741824"):
+            load(spec).run(tensors, validate=True)
+
     def test_entries_past_the_last_page_hold_anything(
         self, fake: FakeDriver, load: LoadFake
     ) -> None:

@@ -107,6 +107,11 @@ def test_tensors_tell_layouts_apart(fake: FakeDriver, load: LoadFake) -> None:
         make_spec(k_rope=PAGED_64),
         make_spec(k_rope={"layout": "paged", "page_size": 16}),
         make_spec(k_rope={"layout": "ragged", "num_heads": 2}),
+        make_spec(kv=PAGED_64),
+        make_spec(kv={"layout": "paged", "page_size": 16}),
+        make_spec(kv=PAGED_64, k_rope=PAGED_64),
+        make_spec(q_layout="dense", kv=PAGED_64),
+        make_spec(q_layout="dense", kv="dense", k_rope=PAGED_64),
         make_spec(q_layout="dense", kv="dense"),
         make_spec(q_layout="dense", kv="dense", k_rope="dense"),
         make_spec(q_layout="dense", kv={"layout": "dense", "seqlens": True}),
@@ -170,6 +175,29 @@ def test_no_kernel_names_the_nearest_and_what_to_add(load: LoadFake) -> None:
         "  add to a group of kernels in specs/test.yaml: k_rope: {layout: paged, page_size: 32}; "
         "then: mlagen build specs/test.yaml"
     )
+
+
+def test_no_kernel_for_pages_of_that_size(load: LoadFake) -> None:
+    spec = make_spec(kv=PAGED_64)
+    with pytest.raises(NoKernelError) as error:
+        load(spec).run(make_tensors(make_spec(kv={"layout": "paged", "page_size": 32})))
+    assert str(error.value) == (
+        "nothing loaded for prefill on sm_90a with: page_size 32\n"
+        f"  nearest: {kernel_name(spec)}, which has page_size 64\n"
+        "  add to a group of kernels in specs/test.yaml: kv: {layout: paged, page_size: 32}; "
+        "then: mlagen build specs/test.yaml"
+    )
+
+
+def test_shapes_of_two_layouts_are_refused_where_both_are_loaded(load: LoadFake) -> None:
+    """A dense batch as long as a page, of as many sequences as the cache has pages."""
+    dense = make_spec(q_layout="dense", kv={"layout": "dense", "seqlens": True}, k_rope=PAGED_64)
+    paged = make_spec(q_layout="dense", kv=PAGED_64, k_rope=PAGED_64)
+    tensors = make_tensors(dense, q_lens=(9, 9), k_lens=(64, 64))
+    load(dense).run(tensors)
+    load(paged).run(tensors)
+    with pytest.raises(InputError, match="kernels for dense, paged are loaded"):
+        load(dense, paged).run(tensors)
 
 
 def test_another_architecture_is_another_kernel(fake: FakeDriver, load: LoadFake) -> None:

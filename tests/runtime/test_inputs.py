@@ -324,6 +324,19 @@ def test_an_empty_cache_cannot_serve_keys(load: LoadFake, rope: Any) -> None:
         load(spec).run(tensors)
 
 
+def test_pages_of_rope_rows_are_those_of_the_keys(load: LoadFake) -> None:
+    spec = make_spec(kv=PAGED_64, k_rope=PAGED_64)
+    tensors = make_tensors(spec)
+    with pytest.raises(ShapeError, match=r"k_rope: expected \[pages=7, .*, got \[6, 64, 576\]"):
+        load(spec).run(tensors | {"k_rope": tensors["k_rope"][:6]})
+
+
+def test_more_keys_than_pages_in_a_row_of_the_table(load: LoadFake) -> None:
+    spec = make_spec(kv=PAGED_64)
+    with pytest.raises(ShapeError, match=r"block_table: expected int32 \[batch=3, >= 5\], got"):
+        load(spec).run(make_tensors(spec), max_seqlen_k=257)
+
+
 def test_more_rows_than_the_kernel_counts(fake: FakeDriver, load: LoadFake) -> None:
     tensors = {name: tensor.to("meta") for name, tensor in make_tensors(PLAIN).items()}
     for name, width in (("k", 192), ("v", 128)):

@@ -171,6 +171,28 @@ def test_strided_inputs_and_outputs_are_described_as_they_are(
     assert launch.arguments["lse_head_stride"] == 169
 
 
+def test_keys_and_values_in_pages(fake: FakeDriver, load: LoadFake) -> None:
+    spec = make_spec(kv=PAGED_64)
+    tensors = make_tensors(spec)  # 7, 65 and 200 keys: 1, 2 and 4 pages
+    load(spec).run(tensors)
+    (launch,) = fake.launches
+    assert launch.maps["k"].dims == (192, 4, 64, 7)
+    assert launch.maps["v"].dims == (128, 4, 64, 65, 7)
+    assert launch.maps["v"].address == tensors["v"].data_ptr() - 64 * 1024
+    assert launch.arguments["seqlen_k"] == 4 * 64
+    assert launch.arguments["num_pages"] == 7
+    assert launch.arguments["block_table_stride"] == 4
+    assert launch.arguments["cache_seqlens"] == tensors["cache_seqlens"].data_ptr()
+
+
+def test_a_cache_without_pages_has_no_room(fake: FakeDriver, load: LoadFake) -> None:
+    """Its tensor map would stand on other memory, where a row of it exists."""
+    spec = make_spec(kv=PAGED_64)
+    tensors = make_tensors(spec)
+    load(spec).run(tensors | {name: tensors[name][:0] for name in ("k", "v")})
+    assert fake.launches[0].arguments["seqlen_k"] == 0
+
+
 def test_offsets_past_two_gigabytes_stay_exact(fake: FakeDriver, load: LoadFake) -> None:
     """Cases 15 and 16: 70 000 pages and 2^24 rows of q; tensors that are only described take no memory."""
     spec = make_spec(k_rope={"layout": "paged", "page_size": 64})

@@ -120,6 +120,7 @@ LAUNCHES: dict[str, dict[str, Any]] = {
     "ragged": {"lse": True},
     "paged, split, sinks": {"k_rope": PAGED_64, "q_form": "split", "sink": True, "lse": True},
     "dense with lengths": {"q_layout": "dense", "kv": {"layout": "dense", "seqlens": True}},
+    "k and v in pages": {"kv": PAGED_64, "k_rope": PAGED_64, "lse": True},
     "rope heads": {"k_rope": {"layout": "ragged", "num_heads": 2}, "kv_length_counts": "prefix"},
     "padding": {"mask": {"all": ["causal", "padding"]}},
     "slopes": {"score_mod": {"kind": "alibi", "slopes": "tensor"}, "max_seqlen": 512},

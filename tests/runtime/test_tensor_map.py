@@ -20,6 +20,7 @@ PACKED = TensorMapPlan("k", "k", "packed", 128, 64, BFLOAT16)
 CLIPPED = replace(PACKED, addressing="clipped", box_rows=64)
 BATCHED = replace(PACKED, addressing="batched")
 PAGED = replace(PACKED, addressing="paged", box_rows=16)
+PAGED_CLIPPED = replace(PAGED, addressing="paged_clipped")
 BASE = 0x10_0000
 
 
@@ -115,6 +116,20 @@ def test_clipped_coordinates_reach_each_row_and_no_other() -> None:
         assert address % 2**64 == BASE + (offset + row) * 1024
         assert coordinates[2] < spec.dims[2]
         assert 2**30 - length + length >= spec.dims[2], "the row behind the last is out of bounds"
+
+
+def test_clipped_pages_reach_each_row_in_use_and_no_other() -> None:
+    """The address of row `r` of a page is its own, whatever the rows in use; pages may lie apart."""
+    pages = geometry((7, 16, 4, 128), (10_000, 512, 128, 1))
+    spec = tensor_map_at(tensor_map_spec(PAGED_CLIPPED, pages), BASE)
+    assert spec.dims == (128, 4, 16, 17, 7)
+    strides = (2, *spec.strides_bytes)
+    for page, length, row in ((0, 1, 0), (6, 16, 15), (3, 9, 8)):
+        coordinates = (0, 0, 16 - length + row, length, page)
+        place = sum(at * stride for at, stride in zip(coordinates, strides, strict=True))
+        assert spec.address + place == BASE + page * 20_000 + row * 1024
+        assert all(at < size for at, size in zip(coordinates, spec.dims, strict=True))
+        assert 16 - length + length >= spec.dims[2], "the row behind the last is out of bounds"
 
 
 def test_cache_forgets_the_least_recently_used() -> None:

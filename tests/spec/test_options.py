@@ -154,6 +154,12 @@ BROKEN_RULES: list[tuple[dict[str, Any], str, str, str]] = [
     ({"kv": {"layout": "ragged", "page_size": 64}}, "kv.page_size", "no meaning", "layout: paged"),
     ({"kv": {"layout": "paged"}}, "kv.page_size", "missing", "page_size: 64"),
     ({"k_rope": {"layout": "paged"}}, "k_rope.page_size", "missing", "page_size: 64"),
+    (
+        {"kv": {"layout": "paged", "page_size": 8}, "k_rope": {"layout": "paged", "page_size": 64}},
+        "k_rope.page_size",
+        "one block_table finds the pages of both",
+        "write page_size: 8",
+    ),
     ({"k_rope": {"layout": "dense", "page_size": 4}}, "k_rope.page_size", "no meaning", "remove"),
     ({"kv": {"layout": "dense", "row_offsets": False}}, "kv.row_offsets", "no meaning", "ragged"),
     ({"kv": {"layout": "ragged", "seqlens": True}}, "kv.seqlens", "no meaning", "layout: dense"),

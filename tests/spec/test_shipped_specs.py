@@ -72,6 +72,7 @@ BENCHMARK_ROWS: list[dict[str, object]] = [
     {**DENSE, "mask.kind": "none", "lse": True},
     {
         "q_layout": "ragged",
+        "kv.layout": "ragged",
         "q_form": "fused",
         "k_rope.layout": "fused",
         "mask.kind": "causal",
@@ -102,6 +103,7 @@ OPTIONS_SHOWN: list[dict[str, object]] = [
     {"sink": True},
     {"k_rope.layout": "dense", "k_rope.row_width": 576},
     {"kv_length_counts": "prefix"},
+    {"kv.layout": "paged", "kv.page_size": 64},
 ]
 
 

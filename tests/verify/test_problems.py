@@ -246,6 +246,24 @@ def test_pages_that_do_not_exist_have_no_rope_part() -> None:
         assert np.array_equal(got, wanted)
 
 
+def test_pages_are_shared_where_full_and_hold_nan_where_unused() -> None:
+    pages = {"layout": "paged", "page_size": 64}
+    problem = make_problem(make_spec(kv=pages, k_rope=pages), "shared pages")
+    table, lengths = (problem.tensors[name] for name in ("block_table", "cache_seqlens"))
+    assert lengths.tolist() == [517, 384, 263]
+    assert np.array_equal(table[1, :6], table[0, :6])
+    assert np.array_equal(table[2, :4], table[0, :4])
+    assert table[2, 4] not in table[0]
+    for name in ("k", "v", "k_rope"):
+        cache = problem.tensors[name]
+        assert np.isnan(cache[table[0, 8], 5:].astype(np.float32)).all()
+        assert np.isfinite(cache[table[0, 8], :5, ..., -64:].astype(np.float32)).all()
+        used = table[table < len(cache)]
+        unused = np.setdiff1d(np.arange(len(cache)), used)
+        assert len(unused) == 10
+        assert np.isnan(cache[unused].astype(np.float32)).all()
+
+
 def test_rows_beyond_what_is_said_to_be_longest_are_not_to_be_written() -> None:
     spec = spec_of(mask="causal")
     problem = make_problem(spec, "longer than said")

@@ -12,6 +12,7 @@ import torch
 
 import mlagen.verify.reference
 from mlagen.errors import UnsupportedError
+from mlagen.plan.key_maps import page_size_of
 from mlagen.verify.reference import alibi_slopes, reference, visibility
 from tests.runtime.calls import DEEPSEEK, GLM_FLASH, PAGED_64, make_spec, make_tensors
 
@@ -22,6 +23,8 @@ LAYOUTS: dict[str, dict[str, Any]] = {
     "dense rope": {"k_rope": "dense"},
     "two rope heads": {"k_rope": {"layout": "paged", "page_size": 16, "num_heads": 2}},
     "paged": {"k_rope": PAGED_64, "q_form": "split"},
+    "k and v in pages": {"kv": PAGED_64},
+    "all in pages": {"kv": PAGED_64, "k_rope": PAGED_64, "q_form": "split"},
     "dense": {"q_layout": "dense", "kv": "dense"},
     "dense with lengths": {"q_layout": "dense", "kv": {"layout": "dense", "seqlens": True}},
     "shared offsets": {"kv": {"layout": "ragged", "row_offsets": False}},
@@ -92,8 +95,17 @@ def torch_attention(
     (q0, rows), (k0, count) = queries, keys
     q = torch.cat([tensors[name] for name in ("q", "q_nope", "q_pe") if name in tensors], dim=-1)
     q = q.flatten(0, -3)[q0 : q0 + rows].double().transpose(0, 1)
-    k = tensors["k"].flatten(0, -3)[k0 : k0 + count].double().transpose(0, 1)
-    v = tensors["v"].flatten(0, -3)[k0 : k0 + count].double().transpose(0, 1)
+    size, slots = page_size_of(spec), []
+    if size is not None:
+        table = tensors["block_table"][index]
+        slots = [(int(table[key // size]), key % size) for key in range(count)]
+
+    def rows_of(name: str) -> torch.Tensor:
+        if spec.kv.layout == "paged":
+            return torch.stack([tensors[name][page, slot] for page, slot in slots])
+        return tensors[name].flatten(0, -3)[k0 : k0 + count]
+
+    k, v = (rows_of(name).double().transpose(0, 1) for name in ("k", "v"))
     if "k_rope" in tensors:
         rope = tensors["k_rope"].double()
         if spec.k_rope.layout == "ragged":
@@ -101,9 +113,6 @@ def torch_attention(
         elif spec.k_rope.layout == "dense":
             rope = rope[index, :count]
         else:
-            size = spec.k_rope.page_size
-            table = tensors["block_table"][index]
-            slots = [(int(table[key // size]), key % size) for key in range(count)]
             rope = torch.stack([rope[page, slot] for page, slot in slots])
         rope = rope.reshape(count, -1, rope.shape[-1])[..., -64:]
         rope = rope.repeat_interleave(q.shape[0] // rope.shape[1], dim=1).transpose(0, 1)

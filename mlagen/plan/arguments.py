@@ -8,6 +8,7 @@ from mlagen.dtypes import DTYPES
 from mlagen.plan.key_maps import page_size_of
 from mlagen.plan.mask import takes_valid_lengths
 from mlagen.plan.plan import Argument
+from mlagen.plan.split_kv import fixed_splits, splits_keys
 
 if TYPE_CHECKING:
     from mlagen.spec.model import KernelSpec
@@ -96,6 +97,13 @@ def prefill_arguments(spec: KernelSpec) -> tuple[Argument, ...]:
         )
     if spec.score_mod.kind == "alibi" and spec.score_mod.slopes == "tensor":
         found.append(Argument("alibi_slopes", "const float*", "[num_heads]"))
+    if splits_keys(spec):
+        if fixed_splits(spec) is None:
+            found.append(Argument("num_splits", "int", "most parts of a tile's keys"))
+        found.append(Argument("states", "float*", "[tiles, parts, ...] what each part has found"))
+        found.append(
+            Argument("arrivals", "int*", "[tiles, parts, 2] parts that have come; 0 before")
+        )
     if draws_tickets(spec):
         found.append(Argument("tickets", "int*", "0 before and after every launch"))
     return tuple(found)

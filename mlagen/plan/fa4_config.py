@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from mlagen.plan.memory import TILE_BYTES
+from mlagen.plan.split_kv import STORES_BYTES
 
 if TYPE_CHECKING:
     from mlagen.arch import Arch
@@ -46,6 +47,7 @@ class FA4Layout:
         tile_n: Keys of a step (BN); 0 if none fits.
         arch: Limits.
         tile_bytes: Of an announced tile.
+        splits_keys: Several blocks share the keys of a tile.
     """
 
     qk_head_dim: int
@@ -59,6 +61,7 @@ class FA4Layout:
     tile_n: int
     arch: Arch
     tile_bytes: int = TILE_BYTES
+    splits_keys: bool = False
 
     @property
     def tile_m(self) -> int:
@@ -149,6 +152,8 @@ class FA4Layout:
         """Shared memory with so many slots, barriers and all."""
         barriers = BARRIERS_OF_A_HALF * self.query_tiles + 2 * slots + 2 * TILE_SLOTS
         rest = BARRIER_BYTES * barriers + FACTOR_BYTES * self.tile_m + self.tile_bytes * TILE_SLOTS
+        if self.splits_keys:
+            rest += STORES_BYTES * self.query_tiles
         ring = slots * self.slot_bytes + -(-slots // 2) * self.rope_buffer_bytes
         return -(-(self.q_bytes + ring + rest + ADDRESS_BYTES) // ALIGNMENT) * ALIGNMENT
 
@@ -220,6 +225,7 @@ def fa4_layout(
     single_output: bool = False,
     tile_n: int | None = None,
     tile_bytes: int = TILE_BYTES,
+    splits_keys: bool = False,
 ) -> FA4Layout:
     """The configuration of head dimensions: the widest key tile that tensor memory takes, unless one is given."""
     outputs = (1 if single_output else 2) * padded(geometry.v_head_dim)
@@ -237,6 +243,7 @@ def fa4_layout(
         widest if tile_n is None else tile_n,
         arch,
         tile_bytes,
+        splits_keys,
     )
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from mlagen.plan.mask import takes_valid_lengths
 from mlagen.plan.plan import Barrier, Region
+from mlagen.plan.split_kv import splits_keys
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -15,8 +16,9 @@ if TYPE_CHECKING:
 
 BARRIER_BYTES = 8
 
-# sizeof(Tile) in the template: rows of queries and of keys, head, first row; with padding, valid keys behind them.
-TILE_BYTES, PADDED_TILE_BYTES = 32, 48
+# sizeof(Tile) in the template: rows of queries and of keys, head, first row; with padding, valid keys behind them; with
+# several blocks to a tile, which part of its keys is meant.
+TILE_BYTES, PADDED_TILE_BYTES, PART_TILE_BYTES = 32, 48, 64
 
 RegionRequest = tuple[str, str, int, tuple[int, ...], str]
 
@@ -34,6 +36,8 @@ def barrier_region(barrier: Barrier) -> RegionRequest:
 
 def tile_bytes(spec: KernelSpec) -> int:
     """Size of an announced tile."""
+    if splits_keys(spec):
+        return PART_TILE_BYTES
     return PADDED_TILE_BYTES if takes_valid_lengths(spec.mask) else TILE_BYTES
 
 

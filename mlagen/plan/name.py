@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from mlagen.dtypes import DTYPES, default_output_dtype
+from mlagen.plan.split_kv import fixed_splits, splits_keys
 from mlagen.spec.scheduler import Scheduler
 
 if TYPE_CHECKING:
@@ -37,6 +38,8 @@ def kernel_name(spec: KernelSpec) -> str:
     if geometry.qk_rope_head_dim:
         parts.append(rope_word(spec.k_rope))
     parts += [word for word, given in (("sink", spec.sink), ("lse", spec.lse)) if given]
+    if splits_keys(spec):
+        parts.append(f"splitkv{fixed_splits(spec) or ''}")
     parts += scheduler_words(spec.scheduler)
     parts.append(spec.hash[:HASH_LETTERS])
     return "_".join(parts)

@@ -228,6 +228,8 @@ class KernelPlan:
         tensor_regions: Tensor-memory map; empty where there is none.
         exp2_emulation_share: Share of the exponentials that the multiply-add units compute.
         softmax_order: Named barriers make the softmax warpgroups take turns at the exponentials.
+        state_elements: fp32 numbers that each of STATE_THREADS threads leaves of a part of a tile; 0 if there are no
+            parts.
     """
 
     spec: KernelSpec
@@ -255,6 +257,7 @@ class KernelPlan:
     tensor_regions: tuple[TensorRegion, ...] = ()
     exp2_emulation_share: float = 0.0
     softmax_order: bool = False
+    state_elements: int = 0
 
     @property
     def threads(self) -> int:

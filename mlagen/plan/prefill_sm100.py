@@ -32,6 +32,7 @@ from mlagen.plan.plan import (
     TensorMapPlan,
     TensorRegion,
 )
+from mlagen.plan.split_kv import STORES_BYTES, splits_keys, state_elements
 from mlagen.plan.support import SM100, refuse_unsupported
 
 if TYPE_CHECKING:
@@ -100,7 +101,7 @@ def plan_prefill_sm100(spec: KernelSpec) -> KernelPlan:
         key_ranges=ranges,
         regions=shared_memory_map(spec, layout),
         barriers=barriers(layout),
-        named_barriers=(NamedBarrier("turn", 1, HALVES),) if softmax_order else (),
+        named_barriers=named_barriers(softmax_order=softmax_order, is_split=layout.splits_keys),
         roles=(
             Role(
                 "softmax",
@@ -139,6 +140,7 @@ def plan_prefill_sm100(spec: KernelSpec) -> KernelPlan:
         tensor_regions=tensor_memory_map(layout),
         exp2_emulation_share=emulation_share,
         softmax_order=softmax_order,
+        state_elements=state_elements(spec, outputs=layout.padded_v_head_dim, rows=1),
     )
 
 
@@ -155,6 +157,7 @@ def choose_layout(spec: KernelSpec) -> FA4Layout:
         ARCHS[spec.arch],
         element_bytes=DTYPES[spec.dtype].size_bytes,
         tile_bytes=tile_bytes(spec),
+        splits_keys=splits_keys(spec),
     )
     choices = [layout_of(tile_n=n) for n in TILE_N_CHOICES if n <= layout_of().tile_n]
     fitting = [layout for layout in choices if not problems(spec, layout)]
@@ -196,6 +199,12 @@ def problems(spec: KernelSpec, layout: FA4Layout) -> list[str]:
             "keys, a whole number is emulated"
         )
     return found + layout.problems()
+
+
+def named_barriers(*, softmax_order: bool, is_split: bool) -> tuple[NamedBarrier, ...]:
+    """The hardware barriers: the softmax warpgroups' turns, and the correction warps among themselves."""
+    turns = (NamedBarrier("turn", 1, HALVES),) if softmax_order else ()
+    return (*turns, NamedBarrier("correction", 1 + HALVES, 1)) if is_split else turns
 
 
 def tensor_memory_map(layout: FA4Layout) -> tuple[TensorRegion, ...]:
@@ -266,6 +275,16 @@ def shared_memory_map(spec: KernelSpec, layout: FA4Layout) -> tuple[Region, ...]
         ),
         ("tensor_memory", "uint32", ADDRESS_BYTES, (1,), "address of the first column"),
     ]
+    if layout.splits_keys:
+        requests.append(
+            (
+                "stores",
+                "uint32",
+                STORES_BYTES,
+                (HALVES,),
+                "whether a half's output is complete here",
+            )
+        )
     return lay_out(requests)
 
 

@@ -24,6 +24,7 @@ from mlagen.plan.plan import (
     TensorMapPlan,
     occupied_bytes,
 )
+from mlagen.plan.split_kv import state_elements
 from mlagen.plan.support import SM90, refuse_unsupported
 
 if TYPE_CHECKING:
@@ -129,6 +130,7 @@ def plan_prefill_sm90(spec: KernelSpec) -> KernelPlan:
             * configuration.tile_n
             * (geometry.qk_head_dim + geometry.v_head_dim),
         ),
+        state_elements=state_elements(spec, outputs=geometry.v_head_dim // 2, rows=2),
     )
 
 

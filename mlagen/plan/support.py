@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from mlagen.errors import UnsupportedError
 from mlagen.plan.mask import MAX_RANGES, RANGE_MASKS, key_ranges, parts_of
+from mlagen.plan.split_kv import MOST_SPLITS, fixed_splits
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -95,8 +96,9 @@ def unsupported(spec: KernelSpec, offer: Offer) -> Iterable[str]:
     kind = getattr(spec.score_mod, "kind", "a list of score mods")
     if kind not in AVAILABLE_SCORE_MODS:
         yield f"score_mod: {kind}; available: {', '.join(AVAILABLE_SCORE_MODS)}"
-    if spec.partition.kind != "none":
-        yield f"partition: {spec.partition.kind}; available: none"
+    splits = fixed_splits(spec)
+    if splits is not None and splits > MOST_SPLITS:
+        yield f"partition.splits: {splits}; available: up to {MOST_SPLITS}, or auto"
     yield from unsupported_config(spec, offer)
 
 

@@ -10,6 +10,7 @@ from mlagen.plan import prefill_sm100
 from mlagen.plan.fa4_config import HALF_M
 from mlagen.plan.key_maps import page_box_rows, page_size_of
 from mlagen.plan.prefill_sm90 import MATH_WARPGROUPS, PANEL_COLUMNS, ROWS_PER_WARPGROUP, TILE_SLOTS
+from mlagen.plan.split_kv import fixed_splits
 from mlagen.render.mask import mask_texts
 
 if TYPE_CHECKING:
@@ -29,7 +30,13 @@ class Constant:
 def prefill_constants(plan: KernelPlan) -> list[Constant]:
     """The constants of a prefill kernel, only those that its options use."""
     own = _sm100_constants(plan) if plan.family == "prefill_sm100" else _sm90_constants(plan)
-    return own + _mask_constants(plan) + _score_mod_constants(plan) + _layout_constants(plan)
+    return [
+        *own,
+        *_mask_constants(plan),
+        *_score_mod_constants(plan),
+        *_layout_constants(plan),
+        *_partition_constants(plan),
+    ]
 
 
 def _sm90_constants(plan: KernelPlan) -> list[Constant]:
@@ -195,6 +202,18 @@ def _layout_constants(plan: KernelPlan) -> list[Constant]:
                 "further queries of a sequence are left out",
             )
         )
+    return found
+
+
+def _partition_constants(plan: KernelPlan) -> list[Constant]:
+    if not plan.state_elements:
+        return []
+    splits = fixed_splits(plan.spec)
+    found = []
+    if splits is not None:
+        found.append(Constant("int", "kSplits", str(splits), "most parts of a tile's keys"))
+    elements = str(plan.state_elements)
+    found.append(Constant("int", "kStateElements", elements, "a thread's share of a part's state"))
     return found
 
 

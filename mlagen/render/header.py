@@ -26,6 +26,11 @@ SCHEDULES = {
 }
 
 
+PARTS_SCHEDULE = (
+    "  parts       state -> memory; the block that comes last of a tile's merges all and stores"
+)
+
+
 def header(plan: KernelPlan) -> str:
     """The comment that opens the file, without a line end."""
     return "\n".join("//" if line == "" else f"// {line}" for line in header_lines(plan))
@@ -58,6 +63,7 @@ def header_lines(plan: KernelPlan) -> list[str]:
         "",
         "Schedule",
         *SCHEDULES[plan.family],
+        *([PARTS_SCHEDULE] if plan.state_elements else []),
     ]
 
 

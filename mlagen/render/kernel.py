@@ -12,6 +12,7 @@ from mlagen.plan.key_maps import PAGED_ADDRESSINGS, page_size_of
 from mlagen.plan.mask import is_padded_throughout, mask_bounds, takes_valid_lengths
 from mlagen.plan.memory import tile_bytes
 from mlagen.plan.prefill_sm90 import PANEL_COLUMNS
+from mlagen.plan.split_kv import fixed_splits, splits_keys
 from mlagen.render import operands
 from mlagen.render.constants import prefill_constants
 from mlagen.render.environment import environment
@@ -21,6 +22,7 @@ from mlagen.render.mask import mask_texts
 if TYPE_CHECKING:
     from mlagen.plan import KernelPlan
     from mlagen.plan.plan import Region, TensorMapPlan
+    from mlagen.spec.model import KernelSpec
 
 ELEMENT_CTYPES = {
     "bfloat16": "uint16",
@@ -105,6 +107,8 @@ def _shared_names(plan: KernelPlan) -> dict[str, Any]:
         "draws_tickets": draws_tickets(spec),
         "mask_ranges": mask_texts(ranges)[0],
         "mask_is_union": len(ranges) > 1,
+        "splits_keys": splits_keys(spec),
+        "num_splits": num_splits(spec),
         "mask_has_left_bound": left_bound,
         "mask_has_right_bound": right_bound,
         "tile_bytes": tile_bytes(spec),
@@ -140,6 +144,11 @@ def _shared_names(plan: KernelPlan) -> dict[str, Any]:
         "coordinate_list": operands.coordinate_list,
         "coordinate_operands": operands.coordinate_operands,
     }
+
+
+def num_splits(spec: KernelSpec) -> str:
+    """What the text calls the most parts that a tile may have."""
+    return "arguments.num_splits" if fixed_splits(spec) is None else "kSplits"
 
 
 def _sm90_names(plan: KernelPlan) -> dict[str, Any]:

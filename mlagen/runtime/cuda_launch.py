@@ -64,6 +64,9 @@ class Recipe:
             lse=call.tensors.get("lse", like.new_empty(rows, device="meta")),
             most_blocks=grid_limit,
         )
+        self._new_states = _allocator(call, (form.state_floats,), "float32")
+        self._new_arrivals = _allocator(call, (form.arrival_ints,), "int32")
+        self._has_parts = form.state_floats > 0
         self._input_names, self._grid, self._has_tiles = form.names, form.grid, form.has_tiles
         self._parameters = _Parameters(form, device)
         self._launch = device.driver.prepare_launch(
@@ -91,12 +94,24 @@ class Recipe:
             addresses = [arguments[name].data_ptr() for name in self._input_names]
             addresses.append(out.data_ptr())
             addresses.append(0 if lse is None else lse.data_ptr())
-            self._launch_on_device(addresses)
+            self._launch_with_workspace(addresses)
         else:  # rows of no sequence, if any
             out.zero_()
             if lse is not None:
                 lse.fill_(-math.inf)
         return (out, lse) if self._returns_lse else out
+
+    def _launch_with_workspace(self, addresses: list[int]) -> None:
+        """Launch with memory for the states of parts, if there are any.
+
+        torch gives it in the order of the stream, in a capture from the memory of the graph: so it can be freed as soon
+        as the launch is queued.
+        """
+        if not self._has_parts:
+            self._launch_on_device([*addresses, 0, 0])
+            return
+        states, arrivals = self._new_states(), self._new_arrivals().zero_()
+        self._launch_on_device([*addresses, states.data_ptr(), arrivals.data_ptr()])
 
     def _launch_on_device(self, addresses: list[int]) -> None:
         device = self._device

@@ -139,7 +139,8 @@ class Kernels:
     def run(self, tensors: Mapping[str, Any] | None = None, /, **arguments: Any) -> Any:
         """Compute attention on the current stream of the tensors' device.
 
-        Nothing on the device is read back and nothing waits; outputs are all that is allocated.
+        Nothing on the device is read back and nothing waits; outputs are all that is allocated, and
+        room for partial results where blocks share keys.
         Values on the device that are wrong give wrong rows, never an access outside the tensors.
         Capturable in a CUDA graph, which keeps the addresses of this call's tensors. Rows of the
         output that no sequence covers are left as they are; a batch without sequences gives zeros.

@@ -12,13 +12,14 @@ from typing import TYPE_CHECKING, Any
 
 from mlagen.errors import InputError
 from mlagen.launch_record import LaunchRecord
+from mlagen.plan.split_kv import STATE_THREADS
 from mlagen.runtime.addressing import (
     ALIGNMENT_BYTES,
     check_even_rows,
     extent_bytes,
     unaligned,
 )
-from mlagen.runtime.parameters import ArgumentStruct, scalar_values, tile_bound
+from mlagen.runtime.parameters import ArgumentStruct, num_splits, scalar_values, tile_bound
 from mlagen.runtime.tensor_map import TensorGeometry, tensor_map_at, tensor_map_spec
 
 if TYPE_CHECKING:
@@ -30,6 +31,10 @@ if TYPE_CHECKING:
     from mlagen.runtime.inputs import Extents
 
     Extent = tuple[str, int, int]  # shown name, place of the address, bytes
+
+
+# What a call has addresses of besides its inputs.
+_NO_INPUTS = ("out", "lse", "states", "arrivals", "tickets")
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,8 +66,8 @@ class MapForm:
 class LaunchForm:
     """Everything about the launches of one signature but their addresses.
 
-    A call's addresses are those of the tensors in `names`, then of `out`, of the LSE and of the ticket counter (0 if
-    there is none).
+    A call's addresses are those of the tensors in `names`, then of `out`, of the LSE, of the states and arrivals of
+    parts, and of the ticket counter (0 of what there is not).
 
     Attributes:
         plan: The kernel.
@@ -73,6 +78,8 @@ class LaunchForm:
         slots: `(slot of the struct, place of its address)`.
         has_tiles: Whether there may be anything to do.
         grid: Blocks to launch.
+        state_floats: Memory for the states of parts, 0 if no tile has several.
+        arrival_ints: Memory for their counters, which must be 0 before each launch.
     """
 
     def __init__(
@@ -98,15 +105,21 @@ class LaunchForm:
         self.plan = plan
         bound = tile_bound(plan, call, extents)
         self.has_tiles = bound > 0
+        splits = num_splits(plan, call, extents, most_blocks=most_blocks)
+        parts = bound * splits
+        self.state_floats = parts * STATE_THREADS * plan.state_elements if splits > 1 else 0
+        self.arrival_ints = 2 * parts if splits > 1 else 0
         # A block that walks no further must find no more than one tile: the grid is not for the caller to choose.
-        self.grid = bound if plan.spec.scheduler.kind == "transient" else min(bound, most_blocks)
-        self.arguments = ArgumentStruct(plan, scalar_values(plan, call, extents, lse))
+        self.grid = parts if plan.spec.scheduler.kind == "transient" else min(parts, most_blocks)
+        self.arguments = ArgumentStruct(
+            plan, scalar_values(plan, call, extents, lse, splits=splits)
+        )
         sources = [_source(tensor_map, call, out) for tensor_map in plan.tensor_maps]
         mapped = [name for name in dict.fromkeys(sources) if name != "out"]
         pointers = self.arguments.open_slots
-        self.inputs = (*mapped, *(name for name in pointers if name not in ("lse", "tickets")))
+        self.inputs = (*mapped, *(name for name in pointers if name not in _NO_INPUTS))
         self.names = tuple(call.written[name] for name in self.inputs)
-        place = {name: index for index, name in enumerate([*self.inputs, "out", "lse", "tickets"])}
+        place = {name: index for index, name in enumerate([*self.inputs, *_NO_INPUTS])}
         self.maps = tuple(
             MapForm(
                 tensor_map,

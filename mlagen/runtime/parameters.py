@@ -6,6 +6,8 @@ import math
 import struct
 from typing import TYPE_CHECKING, Any
 
+from mlagen.plan.split_kv import MOST_SPLITS, fixed_splits
+
 if TYPE_CHECKING:
     import ctypes
     from collections.abc import Mapping, Sequence
@@ -46,7 +48,32 @@ def score_scale(spec: KernelSpec, options: Options) -> float:
     return scale * scales.get("q_scale", 1.0) * scales.get("k_scale", 1.0)
 
 
-def scalar_values(plan: KernelPlan, call: Call, extents: Extents, lse: Any) -> dict[str, float]:
+def longest_keys(spec: KernelSpec, call: Call, extents: Extents) -> int:
+    """An upper bound on the key lengths: what the caller says, else all rows that a sequence may have."""
+    rows = extents.rows_k if spec.kv.layout == "ragged" else extents.seqlen_k
+    said = call.options.max_seqlen_k
+    return rows if said is None else min(rows, said)
+
+
+def num_splits(plan: KernelPlan, call: Call, extents: Extents, *, most_blocks: int) -> int:
+    """Into how many parts the keys of a tile are split at most: as the spec says, else as many as pay.
+
+    More parts than blocks that run at once gain nothing. And the block that comes last reads the states of all parts,
+    each in the time of about half a step: so n steps take the least time, n / parts + parts / 2, with sqrt(2 n) parts.
+    """
+    if not plan.state_elements:
+        return 1
+    fixed = fixed_splits(plan.spec)
+    if fixed is not None:
+        return fixed
+    steps = -(-longest_keys(plan.spec, call, extents) // plan.tile_n)
+    tiles = tile_bound(plan, call, extents)
+    return max(min(most_blocks // max(tiles, 1), math.isqrt(2 * steps), MOST_SPLITS), 1)
+
+
+def scalar_values(
+    plan: KernelPlan, call: Call, extents: Extents, lse: Any, *, splits: int
+) -> dict[str, float]:
     """Every argument that is no pointer; a plan takes those that it names.
 
     Args:
@@ -54,6 +81,7 @@ def scalar_values(plan: KernelPlan, call: Call, extents: Extents, lse: Any) -> d
         call: The tensors and options.
         extents: Their sizes.
         lse: The LSE tensor, for its strides.
+        splits: Most parts of a tile's keys.
     """
     values: dict[str, float] = {
         "softmax_scale_log2": score_scale(plan.spec, call.options) * math.log2(math.e),
@@ -65,6 +93,7 @@ def scalar_values(plan: KernelPlan, call: Call, extents: Extents, lse: Any) -> d
         "max_seqlen_q": longest_queries(plan.spec, call, extents),
         "total_k": extents.rows_k,
         "seqlen_k": extents.seqlen_k,
+        "num_splits": splits,
     }
     if "block_table" in call.tensors:
         table = call.tensors["block_table"]

@@ -201,11 +201,20 @@ def _simulate(
         ]
     except ValueError as error:
         raise InputError(f"{error}\n  pass copies of the arrays") from error
+    workspace = [0, 0]
+    if form.state_floats:
+        size = (
+            4 * form.state_floats
+        )  # bytes of 255: not a number, until a part has written its state
+        workspace = [
+            memory.place("states", size, b"\xff" * size),
+            memory.reserve(4 * form.arrival_ints, "arrivals"),
+        ]
     draws = draws_tickets(form.plan.spec)
     tickets = memory.reserve(COUNTER_BYTES, "tickets") if draws else 0
     result = simulate(
         kernel.ptx,
-        form.record([*inputs, out, lse, tickets]),
+        form.record([*inputs, out, lse, *workspace, tickets]),
         memory,
         schedule=parse_schedule(simulator.schedule),
         checks=Checks(simulator.level),

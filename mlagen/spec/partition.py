@@ -8,7 +8,7 @@ from pydantic import BeforeValidator, Field, WithJsonSchema
 
 from mlagen.spec.base import ShortForm, SpecModel, problem_error, show
 
-SPLITS = "Ranges of keys, 1 or more; auto: chosen at each call."
+SPLITS = "Most ranges of keys, 1 or more; auto: chosen at each call."
 _MOST = 2**31 - 1  # kernels hold such a number in an int
 
 
@@ -39,7 +39,7 @@ def count_or_word(word: str, description: str) -> tuple[BeforeValidator, WithJso
 
 
 class SplitKV(SpecModel):
-    """Several CTAs take a range of keys each; a second kernel combines their states (the origin's SplitK)."""
+    """Several CTAs take a range of keys each; the one that is done last combines their states (the origin's SplitK)."""
 
     kind: Literal["split_kv"] = "split_kv"
     splits: Annotated[int | Literal["auto"], *count_or_word("auto", SPLITS)] = Field(

@@ -126,6 +126,10 @@ def _recipes(plan: KernelPlan) -> Iterator[_Recipe]:
         yield _Recipe(values, (m - 1,), (3 * n + n // 2 + 1,), values)
     yield from _edges(plan)
     yield from _batches(plan)
+    if plan.state_elements:
+        # So many blocks that the keys are split where that is chosen at each call; one sequence has too few for it.
+        yield _Recipe("blocks share keys", (40, 3), (7 * n + 5, n), "integer", ctas=9, padding=2)
+        yield _Recipe("blocks share rising keys", (m,), (6 * n,), "huge rising", ctas=5)
 
 
 def _walks(plan: KernelPlan) -> Iterator[_Recipe]:

@@ -68,6 +68,8 @@ def test_the_map_takes_what_the_configuration_says(shipped: KernelPlan) -> None:
         shipped.arch,
         tile_n=shipped.tile_n,
         element_bytes=element_bytes(shipped),
+        tile_bytes=next(one.element_bytes for one in shipped.regions if one.name == "tile"),
+        splits_keys=shipped.state_elements > 0,
     )
     assert shipped.shared_memory_bytes == layout.shared_memory_bytes
 
@@ -123,7 +125,6 @@ def test_full_barriers_expect_the_bytes_of_their_boxes(shipped: KernelPlan) -> N
         ({"config": {"tile_m": 128}}, "config.tile_m: 128; available: 256"),
         ({"config": {"kv_ring": "separate"}}, "config.kv_ring: separate; available: shared"),
         ({"config": {"single_output": True}}, "config.single_output: True; available: False"),
-        ({"partition": {"kind": "split_kv", "splits": 2}}, "partition: split_kv; available: none"),
         ({"mask": "document"}, "mask: document"),
     ],
 )

@@ -95,6 +95,11 @@ def test_names_are_different_and_identifiers() -> None:
     assert all(name.isidentifier() for name in names)
 
 
+def test_name_tells_a_partition() -> None:
+    assert "_fused_splitkv_" in plan(partition="split_kv").name
+    assert "_fused_splitkv4_" in plan(partition={"kind": "split_kv", "splits": 4}).name
+
+
 def test_name_tells_an_unusual_scheduler() -> None:
     def words(**scheduler: str) -> str:
         return plan(scheduler=scheduler).name
@@ -248,6 +253,26 @@ def test_an_option_that_is_off_leaves_no_argument(
     assert [argument.name for argument in plan(**options).arguments] == [*ALWAYS, *names, "tickets"]
 
 
+@pytest.mark.parametrize(
+    ("partition", "names"),
+    [
+        ("split_kv", ["num_splits", "states", "arrivals"]),
+        ({"kind": "split_kv", "splits": 3}, ["states", "arrivals"]),
+    ],
+)
+def test_kernels_that_split_keys_take_a_workspace(partition: Any, names: list[str]) -> None:
+    usual = [argument.name for argument in plan().arguments]
+    arguments = [argument.name for argument in plan(partition=partition).arguments]
+    assert arguments == [*usual[:-1], *names, "tickets"]
+
+
+def test_a_state_is_outputs_maxima_and_sums() -> None:
+    # 128 rows of 128 columns in 256 threads; the four lanes of a quad each keep the maxima and sums of two rows.
+    assert plan(partition="split_kv").state_elements == 64 + 2 + 2
+    assert plan(arch="sm_100a", partition="split_kv").state_elements == 128 + 1 + 1
+    assert plan().state_elements == 0
+
+
 @pytest.mark.parametrize("kind", ["transient", "persistent"])
 def test_only_queued_kernels_take_a_counter(kind: str) -> None:
     names = [argument.name for argument in plan(scheduler=kind).arguments]
@@ -320,7 +345,10 @@ def test_key_tile_that_splits_pages_is_refused() -> None:
             "score_mod: temperature; available: identity, softcap, alibi",
         ),
         ({"score_mod": ["alibi", {"kind": "softcap", "cap": 30}]}, "score_mod: chain"),
-        ({"partition": {"kind": "split_kv", "splits": 2}}, "partition: split_kv; available: none"),
+        (
+            {"partition": {"kind": "split_kv", "splits": 129}},
+            "partition.splits: 129; available: up to 128, or auto",
+        ),
         ({"dtype": "float8_e4m3fn"}, "dtype: float8_e4m3fn; available: bfloat16, float16"),
         ({"kv": {"layout": "paged", "page_size": 24}}, "kv.page_size: 24"),
         ({"kv": {"layout": "paged", "page_size": 64}, "k_rope": "dense"}, "k_rope.layout: dense"),

@@ -104,6 +104,11 @@ def test_same_bytes_whatever_the_process() -> None:
             ["block_table", "page_of_lane", "load_clipped_page", "kPageSize", "cache_seqlens"],
         ),
         ({"q_form": "split"}, ["q_nope_map", "q_pe_map"]),
+        (
+            {"partition": {"kind": "split_kv", "splits": 3}},
+            ["take_part", "merge_parts", "arguments.states", "begin_block", "kSplits", "atom.acq"],
+        ),
+        ({"partition": "split_kv"}, ["num_splits", "merge_parts", "kStateElements"]),
         ({"q_layout": "ragged"}, ["cu_seqlens_q", "max_seqlen_q", "kClippedRows"]),
         ({"kv": {"layout": "dense", "seqlens": True}}, ["cache_seqlens"]),
     ],

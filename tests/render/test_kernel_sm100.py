@@ -94,6 +94,10 @@ def test_methods_of_the_origin_are_functions(method: str) -> None:
             {"config": {"exp2_emulation_share": 0.25}},
             ["exp2_polynomial", "is_emulated", "kEmulatedPairs", "max_or_nan", "mul.rn.f32x2"],
         ),
+        (
+            {"partition": "split_kv"},
+            ["take_part", "merge_parts", "kCorrectionBarrier", "shared.stores"],
+        ),
         ({"config": {"softmax_order": True}}, ["kTurnBarrier", "kSoftmaxThreads", "pass_turns"]),
         (
             {"dtype": "float8_e4m3fn"},
@@ -111,6 +115,7 @@ def test_methods_of_the_origin_are_functions(method: str) -> None:
         "prefix",
         "chunked",
         "exp2",
+        "parts",
         "order",
         "fp8",
         "output",

@@ -123,6 +123,7 @@ LAUNCHES: dict[str, dict[str, Any]] = {
     "k and v in pages": {"kv": PAGED_64, "k_rope": PAGED_64, "lse": True},
     "rope heads": {"k_rope": {"layout": "ragged", "num_heads": 2}, "kv_length_counts": "prefix"},
     "padding": {"mask": {"all": ["causal", "padding"]}},
+    "parts": {"partition": {"kind": "split_kv", "splits": 3}, "lse": True},
     "slopes": {"score_mod": {"kind": "alibi", "slopes": "tensor"}, "max_seqlen": 512},
 }
 

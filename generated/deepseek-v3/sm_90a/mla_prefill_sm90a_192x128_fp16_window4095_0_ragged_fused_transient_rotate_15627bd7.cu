@@ -745,7 +745,8 @@ struct LoadWarp {
     // There is a block for every tile that a batch of this form can have; one that has fewer leaves some without.
     TileFinder finder(arguments);
     Tile tile;
-    if (finder.find(arguments, blockIdx.x, tile)) {
+    const int ticket = blockIdx.x;
+    if (finder.find(arguments, ticket, tile)) {
       announce(tile);
       load_tile(tile);
     }

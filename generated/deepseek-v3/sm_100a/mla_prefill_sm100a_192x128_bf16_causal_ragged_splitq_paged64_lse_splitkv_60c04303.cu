@@ -1441,7 +1441,8 @@ struct CorrectionWarpgroup {
     }
     store_lse(tile, half, maximum, sum);
     float denominator = sum;
-    scale_write_output(half, denominator == 0.0f ? 0.0f : 1.0f / denominator, has_keys || !is_whole);
+    const float scale = denominator == 0.0f ? 0.0f : 1.0f / denominator;
+    scale_write_output(half, scale, has_keys || !is_whole);
   }
 
   __device__ __forceinline__ void correction() {

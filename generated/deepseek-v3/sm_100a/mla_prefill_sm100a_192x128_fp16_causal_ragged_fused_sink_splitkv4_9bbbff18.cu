@@ -1385,7 +1385,8 @@ struct CorrectionWarpgroup {
     float denominator = sum;
     // The sink is one more logit of the denominator, in natural units and not scaled.
     denominator += exp2_approx(fmaf(arguments.sinks[tile.head], kLog2E, -reference(maximum)));
-    scale_write_output(half, denominator == 0.0f ? 0.0f : 1.0f / denominator, has_keys || !is_whole);
+    const float scale = denominator == 0.0f ? 0.0f : 1.0f / denominator;
+    scale_write_output(half, scale, has_keys || !is_whole);
   }
 
   __device__ __forceinline__ void correction() {

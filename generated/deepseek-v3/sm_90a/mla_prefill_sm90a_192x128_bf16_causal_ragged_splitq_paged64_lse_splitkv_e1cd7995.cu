@@ -73,7 +73,6 @@ constexpr int kElementBytes = 2;
 constexpr int kProducerRegisters = 40;  // a thread, after setmaxnreg
 constexpr int kMathRegisters = 232;
 constexpr float kRescaleThreshold = 0.5f;  // base-2 growth of a maximum that is let pass
-constexpr int kNopePanels = 2;
 constexpr int kPageSize = 64;  // keys of a page of the cache
 constexpr int kRowsPerPageBox = 64;
 constexpr int kPagesPerBlock = 2;
@@ -105,9 +104,9 @@ struct Arguments {
   int total_k;  // key rows of the tensor
   const int* cu_seqlens_k;  // [batch + 1] first key row of each, and the end
   const int* cache_seqlens;  // [batch] keys before this call of each sequence
-  const int* block_table;  // [batch, block_table_width] page of each page_size keys
+  const int* block_table;  // [batch, max_pages] page of each page_size keys
   int64 block_table_stride;  // elements from row to row
-  int block_table_width;  // pages a sequence may have
+  int block_table_width;  // max_pages
   int num_pages;  // pages of the cache
   float* lse;  // log-sum-exp of each row and head, natural logarithm
   int64 lse_row_stride;  // elements
@@ -846,8 +845,10 @@ struct LoadWarp {
     }
     for (int i = 0; i < kPagesPerBlock; ++i) {
       const int page = __shfl_sync(kAllLanes, page_of_this_lane, i);
-      void* destination = shared.k[k.stage][kNopePanels][i * kRowsPerPageBox];
-      if (elect_one()) tma_load(destination, k_rope_map, full, 0, 0, row % kPageSize, page);
+      const int first = i * kRowsPerPageBox;
+      if (elect_one()) {
+        tma_load(shared.k[k.stage][2][first], k_rope_map, full, 0, 0, row % kPageSize, page);
+      }
     }
     k.advance();
   }

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from mlagen.dtypes import DTYPES
+from mlagen.plan.mask import is_padded_throughout, key_ranges
 from mlagen.plan.plan import TensorMapPlan
 
 if TYPE_CHECKING:
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
 PAGED_ADDRESSINGS: frozenset[Addressing] = frozenset({"paged", "paged_clipped"})
 
 _K_ADDRESSING: dict[str, Addressing] = {"ragged": "packed", "dense": "batched", "paged": "paged"}
-# V rows past a sequence's end meet probabilities of 0, but 0 * NaN is NaN: TMA must not bring them.
+# V rows past a sequence's last key, or valid key, meet probabilities of 0, but 0 * NaN is NaN: TMA must not bring them.
 _V_ADDRESSING: dict[str, Addressing] = {
     "ragged": "clipped",
     "dense": "clipped",
@@ -56,6 +57,10 @@ def key_tensor_maps(
     maps = [tensor_map("k", _K_ADDRESSING[spec.kv.layout])]
     if spec.k_rope.layout != "fused":
         maps.append(tensor_map("k_rope", _K_ADDRESSING[spec.k_rope.layout]))
-    ends_with_tensor = spec.kv.layout == "dense" and not spec.kv.seqlens
+    ranges = key_ranges(spec.mask)
+    assert ranges is not None
+    ends_with_tensor = (
+        spec.kv.layout == "dense" and not spec.kv.seqlens and not is_padded_throughout(ranges)
+    )
     maps.append(tensor_map("v", "batched" if ends_with_tensor else _V_ADDRESSING[spec.kv.layout]))
     return tuple(maps)

@@ -115,6 +115,7 @@ def _shared_names(plan: KernelPlan) -> dict[str, Any]:
         "takes_valid_lengths": takes_valid_lengths(spec.mask),
         # Where every key seen is a valid one, a sequence ends with these; else some ranges of the mask do.
         "key_limit": "tile.valid_keys" if is_padded_throughout(ranges) else "tile.keys.length",
+        "value_rows": "valid_rows(tile)" if is_padded_throughout(ranges) else "tile.keys",
         "mask_names_valid_keys": mask_names_valid_keys,
         "mask_valid_keys": ", valid_keys" if mask_names_valid_keys else "",
         "tile_valid_keys": ", tile.valid_keys" if mask_names_valid_keys else "",

@@ -1,18 +1,19 @@
 """Operands as the tensors that a spec wants, with NaN in every element that no kernel may use.
 
-Such elements are columns before the rope, rows past a sequence's end, slots past a page table's last key, spare pages.
+Such elements are columns before the rope, rows past a sequence's end, slots past a page table's last key, spare pages,
+and the keys of a padding that no query sees.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from mlagen.plan.arguments import takes_cache_seqlens
 from mlagen.plan.key_maps import page_size_of
-from mlagen.plan.mask import takes_valid_lengths
+from mlagen.plan.mask import is_padded_throughout, key_ranges, takes_valid_lengths
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -54,6 +55,8 @@ def lay_out(
         random: For the order of pages.
     """
     layout = _Layout(spec, lengths, strided, padding, shares_pages, random)
+    if is_padded_throughout(key_ranges(spec.mask) or ()) and not shares_pages:
+        operands = _without_padding(operands, lengths)
     tensors = {**layout.queries(operands), **layout.keys(operands), **layout.offsets()}
     if spec.sink:
         tensors["sinks"] = operands.sinks
@@ -232,6 +235,17 @@ class _Pages:
         for row, own in zip(table, self.owned, strict=True):
             row[: len(own)] = own
         return table
+
+
+def _without_padding(operands: Operands, lengths: Lengths) -> Operands:
+    """The operands with NaN in the keys and values behind each sequence's valid ones."""
+    key = np.concatenate([np.arange(count) for count in (*lengths.keys, 0)])
+    is_padding = key >= np.repeat(lengths.valid, lengths.keys)
+    hidden = {}
+    for name in ("k_nope", "k_rope", "v"):
+        hidden[name] = getattr(operands, name).copy()
+        hidden[name][is_padding] = np.nan
+    return replace(operands, **hidden)
 
 
 def _filled(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:

@@ -239,6 +239,9 @@ def _softmax(
         return ops.zeros((*shape, int(values.shape[-1]))), ops.full(shape, float("-inf"))
     hidden = float("-inf")
     scores = ops.where(visible, scores, ops.full((1, 1, 1), hidden))
+    # What nobody sees may hold anything, and 0 * NaN is NaN.
+    is_seen = ops.permute(visible, (1, 0)).any(-1)
+    values = ops.where(is_seen[:, None], values, ops.zeros((1, 1, 1)))
     largest = ops.row_maximum(scores)
     largest = ops.where(largest == hidden, ops.zeros((1, 1, 1)), largest)
     weights = ops.exp(scores - largest)

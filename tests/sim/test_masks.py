@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 
+from mlagen.runtime.kernel import load
+from mlagen.runtime.simulator import Simulator
+from mlagen.verify.problems import make_problem
 from tests.plan.kernels import spec
 from tests.sim.test_kernels import WALK, assert_passes
 
@@ -34,3 +38,32 @@ def test_hostile_valid_lengths(arch: str) -> None:
     assert_passes(
         spec(arch=arch, mask="padding", lse=True, q_layout="dense", kv="dense"), "hostile values"
     )
+
+
+UNSEEN: dict[str, dict[str, Any]] = {
+    "dense": {"kv": "dense", "q_layout": "dense", "mask": {"all": ["causal", "padding"]}},
+    "paged": {"kv": {"layout": "paged", "page_size": 16}, "mask": "padding", "arch": "sm_100a"},
+}
+
+
+@pytest.mark.parametrize("options", UNSEEN.values(), ids=UNSEEN)
+def test_what_no_query_sees_changes_no_bit(options: dict[str, Any]) -> None:
+    kernel = spec(lse=True, **options)
+    # Problems have NaN in every key that no query sees.
+    problem = make_problem(kernel, "valid lengths")
+
+    def run(*unseen: float) -> list[bytes]:
+        tensors = dict(problem.tensors)
+        for name in ("k", "v"):
+            tensors[name] = tensors[name].copy()
+            holes = np.isnan(tensors[name])
+            assert holes.any()
+            tensors[name][holes] = np.resize(np.array(unseen), holes.sum())
+        arguments = {**tensors, **problem.options}
+        simulated = load(kernel).simulate(
+            arguments, simulator=Simulator("eager", ctas=problem.ctas)
+        )
+        simulated.check()
+        return [simulated.out.tobytes(), simulated.lse.tobytes()]
+
+    assert run(np.nan, np.inf, -np.inf) == run(1.0)

@@ -233,6 +233,17 @@ __device__ __forceinline__ void tma_load(void* destination, const TensorMap& map
       : "memory");
 }
 
+// Copies a box to shared memory and counts its bytes on `barrier`; elements outside the tensor arrive as zeros.
+// PTX ISA: cp.async.bulk.tensor.
+__device__ __forceinline__ void tma_load(void* destination, const TensorMap& map, uint64& barrier,
+                                         int c0, int c1, int c2, int c3, int c4) {
+  asm volatile(
+      "cp.async.bulk.tensor.5d.shared::cluster.global.mbarrier::complete_tx::bytes "
+      "[%0], [%1, {%3, %4, %5, %6, %7}], [%2];" ::"r"(shared_address(destination)),
+      "l"(&map), "r"(shared_address(&barrier)), "r"(c0), "r"(c1), "r"(c2), "r"(c3), "r"(c4)
+      : "memory");
+}
+
 // Copies a box from shared memory; elements outside the tensor are not written. PTX ISA: cp.async.bulk.tensor.
 __device__ __forceinline__ void tma_store(const TensorMap& map, const void* source,
                                           int c0, int c1, int c2, int c3) {
@@ -264,9 +275,21 @@ __device__ __forceinline__ Rows uniform(const Rows& rows) {
   return Rows{uniform(rows.batch), uniform(rows.offset), uniform(rows.length)};
 }
 
+// A map of a ragged tensor in which TMA finds the end of a sequence itself. The row dimension has 2^30 rows of which a
+// sequence takes the last; two more dimensions of stride 2^34 - row and row bring the address back to
+// base + (offset + row) * stride, since 2^30 * 2^34 = 2^64. So rows past the end are zero when loaded, as if the tensor
+// ended there (a neighbour's NaN stays out), and skipped when stored (a neighbour's rows stay as they are).
+constexpr int kClippedRows = 1 << 30;
+
 __device__ __forceinline__ void load_batched(void* destination, const TensorMap& map, uint64& barrier, int column,
                                              int head, int row, const Rows& rows) {
   tma_load(destination, map, barrier, column, head, row, rows.batch);
+}
+
+__device__ __forceinline__ void load_clipped(void* destination, const TensorMap& map, uint64& barrier, int column,
+                                             int head, int row, const Rows& rows) {
+  tma_load(destination, map, barrier, column, head, kClippedRows - rows.length + row, kClippedRows,
+           rows.offset + rows.length);
 }
 
 __device__ __forceinline__ void store_batched(const TensorMap& map, const void* source, int column, int head, int row,
@@ -437,6 +460,11 @@ struct __align__(16) Tile {
   int row;  // of the tile's first query in its sequence
   int valid_keys;  // of the sequence; the keys behind them are padding
 };
+
+// The keys before the padding. Only their values are loaded: a probability of 0 does not make a NaN behind them 0.
+__device__ __forceinline__ Rows valid_rows(const Tile& tile) {
+  return Rows{tile.keys.batch, tile.keys.offset, tile.valid_keys};
+}
 
 constexpr int kNoTile = -1;
 
@@ -693,8 +721,8 @@ struct LoadWarp {
     if (elect_one()) {
       uint64& full = shared.v_full[v.stage];
       barrier_arrive_expect_bytes(full, kVStageBytes);
-      load_batched(shared.v[v.stage][0], v_map, full, 0, tile.head, row, tile.keys);
-      load_batched(shared.v[v.stage][1], v_map, full, 64, tile.head, row, tile.keys);
+      load_clipped(shared.v[v.stage][0], v_map, full, 0, tile.head, row, valid_rows(tile));
+      load_clipped(shared.v[v.stage][1], v_map, full, 64, tile.head, row, valid_rows(tile));
     }
     v.advance();
   }

@@ -83,7 +83,7 @@ def _print_plan(plan: KernelPlan) -> None:
         {
             "spec hash": plan.spec.hash,
             "family": f"{plan.family} for {plan.arch.name}",
-            "tile": f"{plan.tile_m} query rows x {plan.tile_n} keys",
+            "tile": plan.tile_words,
             "stages": f"{plan.kv_slots} slots in which K and V take turns"
             if plan.kv_slots
             else f"{plan.k_stages} of K, {plan.v_stages} of V",

@@ -148,7 +148,7 @@ def predict(plan: KernelPlan, device: Device, seqlen: int, num_heads: int) -> Pr
     geometry, mask = plan.spec.geometry, plan.spec.mask
     step = step_of(plan, device)
     tiles = list(tile_costs(plan, step, seqlen, num_heads))
-    cycles = makespan(tiles, device.sms, plan.spec.scheduler.kind)
+    cycles = makespan(tiles, device.sms // plan.cta_group, plan.spec.scheduler.kind)
     columns = geometry.qk_head_dim + geometry.v_head_dim
     moved = 2 * columns * seqlen * num_heads * DTYPES[plan.spec.dtype].size_bytes
     on_sms, in_memory = cycles / (device.clock_ghz * 1e9), moved / device.memory_bytes_per_s
@@ -174,8 +174,10 @@ def step_of(plan: KernelPlan, device: Device) -> Step:
     """What a step costs each unit."""
     qk, v = plan.spec.geometry.qk_head_dim, plan.spec.geometry.v_head_dim
     m, n, chains = plan.tile_m, plan.tile_n, plan.tile_m // rows_of_chain(plan)
-    # Products of each chain's rows read both operands of Q K', and V, from shared memory; P comes from elsewhere.
-    operands = (qk * (m + chains * n) + v * chains * n) * DTYPES[plan.spec.dtype].size_bytes
+    # Products of each chain's rows read both operands of Q K', and V, from shared memory; P comes from elsewhere. A CTA
+    # of a pair reads its part of K and V.
+    keys = chains * n // plan.cta_group
+    operands = (qk * (m + keys) + v * keys) * DTYPES[plan.spec.dtype].size_bytes
     per_score = INSTRUCTIONS_PER_SCORE[plan.arch.name]
     per_score += EMULATION_INSTRUCTIONS * plan.exp2_emulation_share
     chain = chain_cycles(plan)
@@ -216,7 +218,7 @@ def rows_of_chain(plan: KernelPlan) -> int:
 def tile_costs(plan: KernelPlan, step: Step, seqlen: int, num_heads: int) -> Iterator[float]:
     """Cycles of each tile, in the order in which tiles are handed out."""
     costs = []
-    for row in range(0, seqlen, plan.tile_m):
+    for row in range(0, seqlen, plan.tile_rows):
         both, alone = visited_blocks(plan, row, seqlen)
         cost = both * step.cycles + alone * step.cycles_alone + TILE_CYCLES
         costs.append(cost - saved_on_diagonal(plan, row, seqlen))
@@ -245,9 +247,9 @@ def saved_on_diagonal(plan: KernelPlan, row: int, seqlen: int) -> float:
 
 def visited_blocks(plan: KernelPlan, row: int, seqlen: int) -> tuple[int, int]:
     """Key blocks that all rows of a tile visit together, and those that one half visits alone (sm_100a)."""
-    rows = plan.tile_m if plan.arch.tensor_memory_columns == 0 else rows_of_chain(plan)
+    rows = plan.tile_rows if plan.arch.tensor_memory_columns == 0 else plan.tile_rows // 2
     ranges = []
-    for first in range(row, row + plan.tile_m, rows):
+    for first in range(row, row + plan.tile_rows, rows):
         last = min(first + rows, seqlen) - 1
         begin = visible(plan.spec.mask, first, seqlen)[0] // plan.tile_n
         end = math.ceil(visible(plan.spec.mask, last, seqlen)[1] / plan.tile_n)
@@ -274,7 +276,7 @@ def _ends(one: KeyRange, position: int) -> tuple[int, float]:
 
 
 def makespan(tiles: Sequence[float], sms: int, kind: str) -> float:
-    """Cycles until the last SM is done, with a scheduler of this kind."""
+    """Cycles until the last SM, or pair of SMs, is done, with a scheduler of this kind."""
     if kind == "persistent":
         return max(sum(tiles[sm::sms]) for sm in range(sms))
     start = BLOCK_CYCLES if kind == "transient" else 0

@@ -44,6 +44,7 @@ class FA4Layout:
         scale_bytes: Of the scale of a token, 0 without.
         query_tiles: Tiles of 128 query rows, 2 or 1 (num_q).
         single_output: One output accumulator for all key tiles (single-O).
+        cta_group: CTAs that multiply together; each holds its part of K and V (cta_group).
         tile_n: Keys of a step (BN); 0 if none fits.
         arch: Limits.
         tile_bytes: Of an announced tile.
@@ -58,6 +59,7 @@ class FA4Layout:
     scale_bytes: int
     query_tiles: int
     single_output: bool
+    cta_group: int
     tile_n: int
     arch: Arch
     tile_bytes: int = TILE_BYTES
@@ -122,17 +124,15 @@ class FA4Layout:
 
     @property
     def slot_bytes(self) -> int:
-        """A slot of the ring: nope columns of K, or V."""
-        return (
-            self.tile_n
-            * max(self.padded_nope_head_dim, self.padded_v_head_dim)
-            * self.element_bytes
-        )
+        """A slot of the ring: nope columns of K, or V; of a pair's, each CTA holds half."""
+        columns = max(self.padded_nope_head_dim, self.padded_v_head_dim)
+        return self.tile_n * columns * self.element_bytes // self.cta_group
 
     @property
     def rope_buffer_bytes(self) -> int:
         """What K has beside its slot: rope columns and scales."""
-        return self.tile_n * (self.padded_rope_head_dim * self.rope_bytes + self.scale_bytes)
+        row = self.padded_rope_head_dim * self.rope_bytes + self.scale_bytes
+        return self.tile_n * row // self.cta_group
 
     @property
     def q_bytes(self) -> int:
@@ -192,6 +192,8 @@ class FA4Layout:
         found = []
         if self.qk_head_dim < LEAST_TILE_N:
             found.append(f"qk_head_dim {self.qk_head_dim}: at least {LEAST_TILE_N}")
+        if self.padded_v_head_dim % (64 * self.cta_group):
+            found.append(f"v_head_dim {self.v_head_dim}: a CTA of a pair needs whole spans of 64")
         limit = self.arch.tensor_memory_columns
         if self.tile_n < LEAST_TILE_N:
             outputs = 1 if self.single_output else 2
@@ -223,6 +225,7 @@ def fa4_layout(
     scale_bytes: int = 0,
     query_tiles: int = 2,
     single_output: bool = False,
+    cta_group: int = 1,
     tile_n: int | None = None,
     tile_bytes: int = TILE_BYTES,
     splits_keys: bool = False,
@@ -240,6 +243,7 @@ def fa4_layout(
         scale_bytes,
         query_tiles,
         single_output,
+        cta_group,
         widest if tile_n is None else tile_n,
         arch,
         tile_bytes,

@@ -28,9 +28,9 @@ def page_size_of(spec: KernelSpec) -> int | None:
     return spec.kv.page_size if spec.kv.layout == "paged" else spec.k_rope.page_size
 
 
-def page_box_rows(page_size: int, tile_n: int) -> int:
-    """Rows of a box: a whole page where a key tile takes several, else the tile's part of a page."""
-    return min(page_size, tile_n)
+def page_box_rows(page_size: int, keys: int) -> int:
+    """Rows of a box: a whole page where a load of so many keys takes several, else the load's part of a page."""
+    return min(page_size, keys)
 
 
 def page_problems(spec: KernelSpec, tile_n: int) -> list[str]:
@@ -42,16 +42,19 @@ def page_problems(spec: KernelSpec, tile_n: int) -> list[str]:
 
 
 def key_tensor_maps(
-    spec: KernelSpec, *, tile_n: int, panel_columns: int
+    spec: KernelSpec, *, tile_n: int, panel_columns: int, cta_group: int = 1
 ) -> tuple[TensorMapPlan, ...]:
-    """The maps that load `tile_n` keys, in the order of the kernel's parameters."""
+    """The maps that load `tile_n` keys, in the order of the kernel's parameters.
+
+    Of a pair of CTAs, each loads half the rows of K, and of V half the columns of all rows.
+    """
     page_size = page_size_of(spec)
 
     def tensor_map(name: str, addressing: Addressing) -> TensorMapPlan:
-        rows = tile_n
+        rows = tile_n if name == "v" else tile_n // cta_group
         if addressing in PAGED_ADDRESSINGS:
             assert page_size is not None
-            rows = page_box_rows(page_size, tile_n)
+            rows = page_box_rows(page_size, rows)
         return TensorMapPlan(name, name, addressing, rows, panel_columns, DTYPES[spec.dtype])
 
     maps = [tensor_map("k", _K_ADDRESSING[spec.kv.layout])]

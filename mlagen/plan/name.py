@@ -41,6 +41,8 @@ def kernel_name(spec: KernelSpec) -> str:
     if splits_keys(spec):
         parts.append(f"splitkv{fixed_splits(spec) or ''}")
     parts += scheduler_words(spec.scheduler)
+    if spec.config.cta_group == 2:
+        parts.append("pair")
     parts.append(spec.hash[:HASH_LETTERS])
     return "_".join(parts)
 

@@ -230,6 +230,7 @@ class KernelPlan:
         softmax_order: Named barriers make the softmax warpgroups take turns at the exponentials.
         state_elements: fp32 numbers that each of STATE_THREADS threads leaves of a part of a tile; 0 if there are no
             parts.
+        cta_group: CTAs of a cluster that multiply together: 2 for a pair, each with `tile_m` rows of a tile.
     """
 
     spec: KernelSpec
@@ -258,6 +259,18 @@ class KernelPlan:
     exp2_emulation_share: float = 0.0
     softmax_order: bool = False
     state_elements: int = 0
+    cta_group: int = 1
+
+    @property
+    def tile_rows(self) -> int:
+        """Query rows of a tile, the unit of work of a CTA or of a pair."""
+        return self.tile_m * self.cta_group
+
+    @property
+    def tile_words(self) -> str:
+        """What a step multiplies, for people."""
+        rows = f"{self.tile_rows} query rows" + (" of a pair of CTAs" if self.cta_group == 2 else "")
+        return f"{rows} x {self.tile_n} keys"
 
     @property
     def threads(self) -> int:

@@ -52,7 +52,8 @@ BASE_REGISTERS = 40
 
 # Of the fourth warpgroup.
 LOAD_WARP, MMA_WARP, STORE_WARP = 12, 13, 14
-# Who takes each announced tile: all warps of softmax and correction, the MMA and the store warp.
+# Who takes each announced tile: all warps of softmax and correction, the MMA and the store warp; in a pair's second
+# CTA, whose products the leader issues and whose tiles it announces, the load warp in place of the MMA warp.
 CONSUMER_WARPS = 4 * 3 + 2
 
 L2_SECTION_MIB = 64  # of K and V that heads in flight share; not measured, B200s have 126 MB of L2
@@ -134,13 +135,15 @@ def plan_prefill_sm100(spec: KernelSpec) -> KernelPlan:
             ),
             bytes_from_l2=layout.element_bytes
             * layout.tile_n
-            * (geometry.qk_head_dim + geometry.v_head_dim),
+            * (geometry.qk_head_dim + geometry.v_head_dim)
+            // layout.cta_group,
         ),
         kv_slots=layout.kv_slots,
         tensor_regions=tensor_memory_map(layout),
         exp2_emulation_share=emulation_share,
         softmax_order=softmax_order,
         state_elements=state_elements(spec, outputs=layout.padded_v_head_dim, rows=1),
+        cta_group=layout.cta_group,
     )
 
 
@@ -156,6 +159,7 @@ def choose_layout(spec: KernelSpec) -> FA4Layout:
         spec.geometry,
         ARCHS[spec.arch],
         element_bytes=DTYPES[spec.dtype].size_bytes,
+        cta_group=spec.config.cta_group or 1,
         tile_bytes=tile_bytes(spec),
         splits_keys=splits_keys(spec),
     )
@@ -232,10 +236,11 @@ def tensor_memory_map(layout: FA4Layout) -> tuple[TensorRegion, ...]:
 
 def shared_memory_map(spec: KernelSpec, layout: FA4Layout) -> tuple[Region, ...]:
     """Regions of shared memory: operands first, each panel 1024-byte aligned by its size, then the small ones."""
-    element, element_bytes, n = spec.dtype, layout.element_bytes, layout.tile_n
+    element, element_bytes = spec.dtype, layout.element_bytes
+    keys = layout.tile_n // layout.cta_group
     panel_row_bytes = PANEL_COLUMNS * element_bytes
     q_panels = layout.q_bytes // (layout.tile_m * panel_row_bytes)
-    slot_panels = layout.slot_bytes // (n * panel_row_bytes)
+    slot_panels = layout.slot_bytes // (keys * panel_row_bytes)
     rope_panels = layout.padded_rope_head_dim // PANEL_COLUMNS
     requests: list[RegionRequest] = [
         (
@@ -249,7 +254,7 @@ def shared_memory_map(spec: KernelSpec, layout: FA4Layout) -> tuple[Region, ...]
             "kv",
             element,
             element_bytes,
-            (layout.kv_slots, slot_panels, n, PANEL_COLUMNS),
+            (layout.kv_slots, slot_panels, keys, PANEL_COLUMNS),
             "nope columns of keys, and values, in turn",
         ),
     ]
@@ -259,7 +264,7 @@ def shared_memory_map(spec: KernelSpec, layout: FA4Layout) -> tuple[Region, ...]
                 "k_rope",
                 element,
                 element_bytes,
-                (layout.rope_buffers, rope_panels, n, PANEL_COLUMNS),
+                (layout.rope_buffers, rope_panels, keys, PANEL_COLUMNS),
                 "rope columns of keys",
             )
         )
@@ -289,30 +294,64 @@ def shared_memory_map(spec: KernelSpec, layout: FA4Layout) -> tuple[Region, ...]
 
 
 def barriers(layout: FA4Layout) -> tuple[Barrier, ...]:
-    """The mbarriers, with what each phase expects."""
-    n = layout.tile_n
-    q_bytes = layout.element_bytes * HALF_M * layout.padded_qk_head_dim
+    """The mbarriers, with what each phase expects.
+
+    Those that count both CTAs of a pair are in use in the leader, whose MMA warp waits for them; `products` arrive in
+    both. The leader's load warp announces the bytes that both bring.
+    """
+    n, ctas = layout.tile_n, layout.cta_group
+    q_bytes = layout.element_bytes * HALF_M * ctas * layout.padded_qk_head_dim
     k_bytes = layout.element_bytes * n * layout.padded_qk_head_dim
     v_bytes = layout.element_bytes * n * layout.padded_v_head_dim
     warps = 4  # of a warpgroup; one lane arrives for each
+    both, leader = (" of both CTAs", "leader's ") if ctas == 2 else ("", "")
+    q_waits = (
+        "leader's MMA warp, correction warps"
+        if ctas == 2
+        else "MMA warp (correction, if there is no key)"
+    )
     return (
-        Barrier(
-            "q_full", HALVES, 1, q_bytes, "load warp", "MMA warp (correction, if there is no key)"
-        ),
+        Barrier("q_full", HALVES, 1, q_bytes, f"load warp{both}", q_waits),
         Barrier("q_empty", HALVES, 1, 0, "store warp", "load warp"),
         Barrier(
-            "kv_full", layout.kv_slots, 1, k_bytes, f"load warp (V: {v_bytes} bytes)", "MMA warp"
+            "kv_full",
+            layout.kv_slots,
+            1,
+            k_bytes,
+            f"load warp{both} (V: {v_bytes} bytes)",
+            f"{leader}MMA warp",
         ),
         Barrier("kv_empty", layout.kv_slots, 1, 0, "products", "load warp"),
         Barrier("s_full", HALVES, 1, 0, "products", "softmax warps"),
-        Barrier("p_ready", HALVES, 2 * warps, 0, "softmax and correction warps", "MMA warp"),
-        Barrier("p_last", HALVES, warps, 0, "softmax warps", "MMA warp"),
+        Barrier(
+            "p_ready",
+            HALVES,
+            2 * warps * ctas,
+            0,
+            f"softmax and correction warps{both}",
+            f"{leader}MMA warp",
+        ),
+        Barrier("p_last", HALVES, warps * ctas, 0, f"softmax warps{both}", f"{leader}MMA warp"),
         Barrier("factor_full", HALVES, warps, 0, "softmax warps", "correction warps"),
         Barrier("factor_empty", HALVES, warps, 0, "correction warps", "softmax warps"),
         Barrier("o_full", HALVES, 1, 0, "products", "correction warps"),
         Barrier("o_staged", HALVES, warps, 0, "correction warps", "store warp"),
-        Barrier("tile_full", TILE_SLOTS, 1, 0, "load warp", "all other warps"),
-        Barrier("tile_empty", TILE_SLOTS, CONSUMER_WARPS, 0, "all other warps", "load warp"),
+        Barrier(
+            "tile_full",
+            TILE_SLOTS,
+            1,
+            layout.tile_bytes if ctas == 2 else 0,
+            f"{leader}load warp",
+            "all other warps",
+        ),
+        Barrier(
+            "tile_empty",
+            TILE_SLOTS,
+            CONSUMER_WARPS * ctas,
+            0,
+            f"all other warps{both}",
+            f"{leader}load warp",
+        ),
     )
 
 
@@ -324,7 +363,9 @@ def tensor_maps(spec: KernelSpec, layout: FA4Layout) -> tuple[TensorMapPlan, ...
     maps = [
         TensorMapPlan(name, name, q_addressing, HALF_M, PANEL_COLUMNS, dtype) for name in queries
     ]
-    maps += key_tensor_maps(spec, tile_n=layout.tile_n, panel_columns=PANEL_COLUMNS)
+    maps += key_tensor_maps(
+        spec, tile_n=layout.tile_n, panel_columns=PANEL_COLUMNS, cta_group=layout.cta_group
+    )
     out_dtype = DTYPES[str(spec.output_dtype)]
     maps.append(TensorMapPlan("out", "out", q_addressing, HALF_M, PANEL_COLUMNS, out_dtype))
     return tuple(maps)

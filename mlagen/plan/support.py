@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from mlagen.errors import UnsupportedError
 from mlagen.plan.mask import MAX_RANGES, RANGE_MASKS, key_ranges, parts_of
-from mlagen.plan.split_kv import MOST_SPLITS, fixed_splits
+from mlagen.plan.split_kv import MOST_SPLITS, fixed_splits, splits_keys
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -57,14 +57,13 @@ SM90 = Offer(
 SM100 = Offer(
     HEAD_DIMS[:2],  # two outputs of 256 columns leave no tensor memory for scores
     ("bfloat16", "float16", "float8_e4m3fn"),
-    ("tile_n", "rescale_threshold", "exp2_emulation_share", "softmax_order"),
+    ("tile_n", "rescale_threshold", "exp2_emulation_share", "softmax_order", "cta_group"),
     {
         "tile_m": 256,
         "kv_ring": "shared",
         "qk_stages": 1,
         "pv_stages": 2,
         "swizzle_bytes": 128,
-        "cta_group": 1,
         "cluster_size": 1,
         "single_output": False,
         "epilogue": "tma",
@@ -99,6 +98,8 @@ def unsupported(spec: KernelSpec, offer: Offer) -> Iterable[str]:
     splits = fixed_splits(spec)
     if splits is not None and splits > MOST_SPLITS:
         yield f"partition.splits: {splits}; available: up to {MOST_SPLITS}, or auto"
+    if splits_keys(spec) and spec.config.cta_group == 2:
+        yield "partition: split_kv, and config.cta_group is 2; available: none, or cta_group 1"
     yield from unsupported_config(spec, offer)
 
 

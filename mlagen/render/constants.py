@@ -75,10 +75,8 @@ def _sm100_constants(plan: KernelPlan) -> list[Constant]:
     geometry = plan.spec.geometry
     roles = {role.name: role for role in plan.roles}
     scores, probabilities, output = (plan.tensor_region(name) for name in ("S0", "P0", "O0"))
-    found = [
-        Constant("int", "kTileM", str(plan.tile_m), "query rows of a block"),
-        Constant("int", "kHalfM", str(HALF_M), "of a half: the M of tcgen05, a softmax warpgroup"),
-        Constant("int", "kTileN", str(plan.tile_n), "keys of a step"),
+    found = _pair_tile(plan) if plan.cta_group == 2 else _single_tile(plan)
+    found += [
         Constant(
             "int",
             "kFirstPartKeys",
@@ -145,6 +143,28 @@ def _sm100_constants(plan: KernelPlan) -> list[Constant]:
     return found
 
 
+def _single_tile(plan: KernelPlan) -> list[Constant]:
+    """The tile of one block on Blackwell."""
+    return [
+        Constant("int", "kTileM", str(plan.tile_m), "query rows of a block"),
+        Constant("int", "kHalfM", str(HALF_M), "of a half: the M of tcgen05, a softmax warpgroup"),
+        Constant("int", "kTileN", str(plan.tile_n), "keys of a step"),
+    ]
+
+
+def _pair_tile(plan: KernelPlan) -> list[Constant]:
+    """The tile of a pair of blocks, and what each has of it."""
+    ctas, geometry = plan.cta_group, plan.spec.geometry
+    return [
+        Constant("int", "kTileM", str(plan.tile_rows), "query rows of a pair of blocks"),
+        Constant("int", "kHalfM", str(HALF_M * ctas), "of a half: the M of tcgen05"),
+        Constant("int", "kHalfRows", str(HALF_M), "of a half in one block: a softmax warpgroup"),
+        Constant("int", "kTileN", str(plan.tile_n), "keys of a step"),
+        Constant("int", "kKRows", str(plan.tile_n // ctas), "keys of K in one block"),
+        Constant("int", "kVColumns", str(geometry.v_head_dim // ctas), "of V in one block"),
+    ]
+
+
 def _rescale_threshold(plan: KernelPlan) -> Constant:
     return Constant(
         "float",
@@ -181,12 +201,19 @@ def _layout_constants(plan: KernelPlan) -> list[Constant]:
     found = []
     page_size = page_size_of(spec)
     if page_size is not None:
-        rows = page_box_rows(page_size, plan.tile_n)
+        keys = plan.tile_n // plan.cta_group
+        rows = page_box_rows(page_size, keys)
         found += [
             Constant("int", "kPageSize", str(page_size), "keys of a page of the cache"),
             Constant("int", "kRowsPerPageBox", str(rows)),
-            Constant("int", "kPagesPerBlock", str(plan.tile_n // rows)),
+            Constant("int", "kPagesPerBlock", str(keys // rows)),
         ]
+        if plan.cta_group == 2 and spec.kv.layout == "paged":
+            rows = page_box_rows(page_size, plan.tile_n)
+            found += [
+                Constant("int", "kRowsPerVPageBox", str(rows), "a block has V of all keys"),
+                Constant("int", "kVPagesPerBlock", str(plan.tile_n // rows)),
+            ]
     if spec.k_rope.num_heads > 1:
         found.append(
             Constant(

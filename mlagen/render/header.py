@@ -68,7 +68,7 @@ def header_lines(plan: KernelPlan) -> list[str]:
 
 
 def _tile_lines(plan: KernelPlan) -> list[str]:
-    tile = f"Tile       {plan.tile_m} query rows x {plan.tile_n} keys; "
+    tile = f"Tile       {plan.tile_words}; "
     if plan.kv_slots:
         return [f"{tile}K and V take turns in {plan.kv_slots} slots"]
     return [f"{tile}{plan.k_stages} stages of K, {plan.v_stages} of V"]

@@ -53,17 +53,29 @@ OPERAND_TYPES = {
 
 @dataclass(frozen=True, slots=True)
 class Panel:
-    """64 columns of an operand: the map that loads them, the first column there, the head, and where it goes."""
+    """64 columns of an operand: the map that loads them, the first column there, the head, and where it goes.
+
+    A page goes to row `page_row` of the destination.
+    """
 
     map: TensorMapPlan
-    column: int
+    column: int | str
     head: str
     destination: str = ""
+    page_row: str = "first"
 
     @property
     def is_paged(self) -> bool:
         """Whether its rows lie in pages, each with a box of its own."""
         return self.map.addressing in PAGED_ADDRESSINGS
+
+
+@dataclass(frozen=True, slots=True)
+class PageBoxes:
+    """What the text calls the boxes of pages of a panel: how many, and their rows."""
+
+    count: str = "kPagesPerBlock"
+    rows: str = "kRowsPerPageBox"
 
 
 def render_kernel(plan: KernelPlan) -> str:
@@ -87,6 +99,10 @@ def _shared_names(plan: KernelPlan) -> dict[str, Any]:
         "0" if spec.k_rope.num_heads == 1 else "tile.head / (arguments.num_heads / kRopeHeads)"
     )
     k_panels, v_panels = _k_panels(plan, rope_head), _v_panels(plan)
+    k_boxes = v_boxes = PageBoxes()
+    pair = plan.cta_group == 2
+    if pair and spec.kv.layout == "paged":
+        v_boxes = PageBoxes("kVPagesPerBlock", "kRowsPerVPageBox")
     ranges = plan.key_ranges
     left_bound, right_bound = mask_bounds(ranges)
     mask_names_valid_keys = takes_valid_lengths(spec.mask) and not is_padded_throughout(ranges)
@@ -127,6 +143,10 @@ def _shared_names(plan: KernelPlan) -> dict[str, Any]:
         "addressings": {tensor_map.addressing for tensor_map in plan.tensor_maps},
         "store_rank": out.rank,
         "store_addressing": out.addressing,
+        "pair": pair,
+        # Who takes tickets, and how many they are.
+        "taker": "blockIdx.x / 2" if pair else "blockIdx.x",
+        "takers": "gridDim.x / 2" if pair else "gridDim.x",
         "has_pages": page_size_of(spec) is not None,
         "kv_is_paged": spec.kv.layout == "paged",
         "q_panels": _panels(
@@ -136,6 +156,8 @@ def _shared_names(plan: KernelPlan) -> dict[str, Any]:
         "k_page_panels": [panel for panel in k_panels if panel.is_paged],
         "v_panels": [panel for panel in v_panels if not panel.is_paged],
         "v_page_panels": [panel for panel in v_panels if panel.is_paged],
+        "k_boxes": k_boxes,
+        "v_boxes": v_boxes,
         "region_declaration": _region_declaration,
         "register_rows": operands.register_rows,
         "operand_rows": operands.operand_rows,
@@ -168,8 +190,14 @@ def _sm100_names(plan: KernelPlan) -> dict[str, Any]:
     """What only the templates for Blackwell use."""
     element_bytes = DTYPES[plan.spec.dtype].size_bytes
     product_columns = 32 // element_bytes
+    pair = plan.cta_group == 2
     return {
         "halves": True,
+        # Where a block's own rows of a half, and of a block of K, begin.
+        "own_keys": " + rank_in_pair() * kKRows" if pair else "",
+        "own_rows": " + rank_in_pair() * kHalfRows" if pair else "",
+        "half_rows": "kHalfRows" if pair else "kHalfM",
+        "k_rows": "kKRows" if pair else "kTileN",
         "has_rope": plan.spec.geometry.qk_rope_head_dim > 0,
         "tensor_load_widths": (16, 32),
         "probability_groups": range(0, plan.tile_n, prefill_sm100.PROBABILITY_GROUP),
@@ -214,11 +242,22 @@ def _k_panels(plan: KernelPlan, rope_head: str) -> list[Panel]:
 
 def _v_panels(plan: KernelPlan) -> list[Panel]:
     """Panels of V, and where each goes."""
+    if plan.cta_group == 2:
+        return [_v_panel_of_pair(plan)]
     ring = "v[v.stage]" if plan.family == "prefill_sm90" else "kv[kv.stage]"
     return [
         Panel(plan.map("v"), column, "tile.head", f"{ring}[{index}]")
         for index, column in enumerate(range(0, plan.spec.geometry.v_head_dim, PANEL_COLUMNS))
     ]
+
+
+def _v_panel_of_pair(plan: KernelPlan) -> Panel:
+    """The panel of V that a block of a pair has, over two panels of K, which have half its rows."""
+    assert plan.spec.geometry.v_head_dim == plan.cta_group * PANEL_COLUMNS
+    v = Panel(plan.map("v"), "rank_in_pair() * kVColumns", "tile.head", "kv[kv.stage][0]")
+    if not v.is_paged:
+        return v
+    return replace(v, destination="kv[kv.stage][first / kKRows]", page_row="first % kKRows")
 
 
 def _panels(

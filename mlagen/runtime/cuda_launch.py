@@ -73,6 +73,7 @@ class Recipe:
             function,
             grid=form.grid,
             block=plan.threads,
+            cluster=plan.cta_group,
             shared_memory_bytes=plan.shared_memory_bytes,
             parameters=self._parameters.address,
         )

@@ -90,9 +90,19 @@ class Driver(Protocol):
         """The 128 bytes of a tensor map; calls no device."""
 
     def prepare_launch(
-        self, function: int, *, grid: int, block: int, shared_memory_bytes: int, parameters: int
+        self,
+        function: int,
+        *,
+        grid: int,
+        block: int,
+        cluster: int,
+        shared_memory_bytes: int,
+        parameters: int,
     ) -> Callable[[int], None]:
-        """A function that launches on the stream given; `parameters` is the address of the array of pointers."""
+        """A function that launches on the stream given; `parameters` is the address of the array of pointers.
+
+        Consecutive blocks form clusters of `cluster`.
+        """
 
     def stream_id(self, stream: int) -> int:
         """An id that no other stream of this process ever has, unlike the handle."""
@@ -239,7 +249,14 @@ class CudaDriver:
         return b"".join(int(word).to_bytes(8, "little") for word in tensor_map.opaque)
 
     def prepare_launch(
-        self, function: int, *, grid: int, block: int, shared_memory_bytes: int, parameters: int
+        self,
+        function: int,
+        *,
+        grid: int,
+        block: int,
+        cluster: int,
+        shared_memory_bytes: int,
+        parameters: int,
     ) -> Callable[[int], None]:
         """See `Driver`."""
         cuda = self._cuda
@@ -247,7 +264,12 @@ class CudaDriver:
         config.gridDimX, config.gridDimY, config.gridDimZ = grid, 1, 1
         config.blockDimX, config.blockDimY, config.blockDimZ = block, 1, 1
         config.sharedMemBytes = shared_memory_bytes
-        config.numAttrs = 0
+        if cluster > 1:
+            attribute = cuda.CUlaunchAttribute()
+            attribute.id = cuda.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION
+            size = attribute.value.clusterDim
+            size.x, size.y, size.z = cluster, 1, 1
+            config.attrs, config.numAttrs = [attribute], 1
         handle = cuda.CUfunction(function)
         launch_kernel, as_stream, fail = cuda.cuLaunchKernelEx, cuda.CUstream, self._fail
         last_stream = -1

@@ -110,7 +110,10 @@ class LaunchForm:
         self.state_floats = parts * STATE_THREADS * plan.state_elements if splits > 1 else 0
         self.arrival_ints = 2 * parts if splits > 1 else 0
         # A block that walks no further must find no more than one tile: the grid is not for the caller to choose.
-        self.grid = parts if plan.spec.scheduler.kind == "transient" else min(parts, most_blocks)
+        takers = parts
+        if plan.spec.scheduler.kind != "transient":
+            takers = min(parts, max(most_blocks // plan.cta_group, 1))
+        self.grid = takers * plan.cta_group
         self.arguments = ArgumentStruct(
             plan, scalar_values(plan, call, extents, lse, splits=splits)
         )
@@ -149,6 +152,7 @@ class LaunchForm:
             block=(self.plan.threads, 1, 1),
             shared_memory_bytes=self.plan.shared_memory_bytes,
             parameters=(*(one.at(addresses[one.place]) for one in self.maps), packed),
+            cluster=(self.plan.cta_group, 1, 1),
         )
 
     def check_overlap(self, addresses: Sequence[int]) -> None:

@@ -31,13 +31,13 @@ def longest_queries(spec: KernelSpec, call: Call, extents: Extents) -> int:
 def tile_bound(plan: KernelPlan, call: Call, extents: Extents) -> int:
     """The most tiles that a call can have; how many have work is known on the device only.
 
-    A ragged batch of T rows in B sequences has at most T / tile_m full tiles and B that are not.
+    A ragged batch of T rows in B sequences has at most T / tile_rows full tiles and B that are not.
     """
     if plan.spec.q_layout == "dense":
-        return extents.num_heads * extents.batch * -(-extents.seqlen_q // plan.tile_m)
+        return extents.num_heads * extents.batch * -(-extents.seqlen_q // plan.tile_rows)
     longest = longest_queries(plan.spec, call, extents)
-    by_rows = extents.rows_q // plan.tile_m + extents.batch
-    by_length = extents.batch * -(-longest // plan.tile_m)
+    by_rows = extents.rows_q // plan.tile_rows + extents.batch
+    by_length = extents.batch * -(-longest // plan.tile_rows)
     return extents.num_heads * min(by_rows, by_length)
 
 

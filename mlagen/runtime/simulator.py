@@ -38,7 +38,7 @@ class Simulator:
             late as possible), `eager`, `pct:SEED` (random priorities), or `replay:FILE`.
         level: `strict` applies the rules of the PTX ISA by the letter; in `practice`, those that working compilers
             break are notes.
-        ctas: Most blocks of a launch, where a block walks several tiles.
+        ctas: Most blocks of a launch, or pairs of blocks that multiply together, where each walks several tiles.
         trace: Whether to keep every step, for `mlagen.sim.trace`.
         most_steps: After how many steps to give up; None for the simulator's own limit, beyond any small problem.
         accumulation: How wgmma adds up: `fast`, or as `hardware` does, to the last bit; see `mlagen.sim.products`.
@@ -130,7 +130,7 @@ def run_simulated(kernel: BuiltKernel, call: Call, simulator: Simulator) -> Simu
         extents=extents,
         out=outputs.host_out,
         lse=outputs.host_lse,
-        most_blocks=simulator.ctas,
+        most_blocks=simulator.ctas * plan.cta_group,
     )
     names = names_of(plan, kernel.source)
     result = None

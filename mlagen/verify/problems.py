@@ -110,7 +110,7 @@ def make_problem(spec: KernelSpec, name: str, *, seed: int = 0) -> Problem:
 
 
 def _recipes(plan: KernelPlan) -> Iterator[_Recipe]:
-    m, n = plan.tile_m, plan.tile_n
+    m, n = plan.tile_rows, plan.tile_n
     yield _Recipe("random", (m,), (2 * n + 5,))
     yield from _walks(plan)
     yield _Recipe(
@@ -134,7 +134,7 @@ def _recipes(plan: KernelPlan) -> Iterator[_Recipe]:
 
 def _walks(plan: KernelPlan) -> Iterator[_Recipe]:
     """Problems in which each block walks four tiles or more, some of them empty or partly visible."""
-    m, n = plan.tile_m, plan.tile_n
+    m, n = plan.tile_rows, plan.tile_n
     few: tuple[int, ...] = (m + 1, 0, 40, 1, 3)
     many: tuple[int, ...] = (m + 72, 5, 0, m, 17, 2 * m + 1)
     few_keys: tuple[int, ...] = (n + 1, 7, 1, 0, 2 * n)
@@ -156,7 +156,7 @@ def _walks(plan: KernelPlan) -> Iterator[_Recipe]:
 
 def _edges(plan: KernelPlan) -> Iterator[_Recipe]:
     """Problems at the edges of the mask."""
-    m, n = plan.tile_m, plan.tile_n
+    m, n = plan.tile_rows, plan.tile_n
     widths = [
         max(one.left or 0, one.right or 0)
         for one in plan.key_ranges

@@ -75,13 +75,24 @@ def test_a_step_on_blackwell_by_hand() -> None:
     assert step.cycles_alone == pytest.approx(step.chain * 1.07)
 
 
+def test_a_step_of_a_pair_by_hand() -> None:
+    single, pair = KERNELS["sm_100a", "dense"], plan(arch="sm_100a", config={"cta_group": 2})
+    step = step_of(pair, B200)
+    # Q 96 KiB; of K 24 and of V 16 KiB for each half; 40 KiB that TMA writes.
+    assert step.units["shared memory"] == (96 + 2 * (24 + 16) + 40) * 1024 / 128
+    assert step.bound_by == "tensor cores"
+    assert step.chain == step_of(single, B200).chain
+    # Half as many tiles of twice the rows, for half as many pairs of SMs: dense work is as even as before.
+    assert len(list(tile_costs(pair, step, 2048, 1))) == 4
+
+
 @pytest.mark.parametrize("mask", MASKS.values(), ids=MASKS)
-@pytest.mark.parametrize("arch", ["sm_90a", "sm_100a"])
-def test_visited_blocks_are_those_that_a_loop_finds(arch: str, mask: object) -> None:
-    kernel, seqlen = plan(arch=arch, mask=mask), 900
+@pytest.mark.parametrize(("arch", "ctas"), [("sm_90a", 1), ("sm_100a", 1), ("sm_100a", 2)])
+def test_visited_blocks_are_those_that_a_loop_finds(arch: str, ctas: int, mask: object) -> None:
+    kernel, seqlen = plan(arch=arch, mask=mask, config={"cta_group": ctas}), 900
     halves = 1 if arch == "sm_90a" else 2
-    rows = kernel.tile_m // halves
-    for row in range(0, seqlen, kernel.tile_m):
+    rows = kernel.tile_rows // halves
+    for row in range(0, seqlen, kernel.tile_rows):
         seen: list[set[int]] = []
         for half in range(halves):
             first = row + half * rows
@@ -154,6 +165,17 @@ def test_known_error_on_hopper_is_within_two_percent() -> None:
 def test_page_shows_what_the_model_predicts_for_a_b200(name: str, seqlen: int) -> None:
     found = predict(KERNELS["sm_100a", name], B200, seqlen, NUM_HEADS)
     line = f"| {found.shape} | {found.time_ms:.3f} | {found.tflops:.0f} | {found.of_peak:.0%} | {found.bound_by} |"
+    assert line in PAGE, f"docs/kernels/prefill_sm100.md lacks: {line}"
+
+
+@pytest.mark.parametrize("mask", ["causal", "none"])
+@pytest.mark.parametrize("seqlen", SEQLENS)
+def test_page_shows_what_a_pair_would_gain(mask: str, seqlen: int) -> None:
+    single, pair = (
+        predict(plan(arch="sm_100a", mask=mask, config=config), B200, seqlen, NUM_HEADS)
+        for config in ({}, {"cta_group": 2})
+    )
+    line = f"| {pair.shape} | {single.tflops:.0f} | {pair.tflops:.0f} | {pair.bound_by} |"
     assert line in PAGE, f"docs/kernels/prefill_sm100.md lacks: {line}"
 
 

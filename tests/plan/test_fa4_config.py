@@ -12,6 +12,7 @@ Differences on purpose, and therefore not compared:
 
 from __future__ import annotations
 
+import itertools
 from typing import TYPE_CHECKING
 
 import pytest
@@ -110,8 +111,9 @@ def test_the_output_of_fp8_costs_one_query_tile_a_slot() -> None:
         (fa4_layout(GLM, SM_100A, single_output=True, tile_n=128), "shared memory: "),
         (fa4_layout(DEEPSEEK, SM_100A, tile_n=192), "tensor memory: 640 columns"),
         (fa4_layout(heads(32, 16, 64), SM_100A), "qk_head_dim 48: at least 64"),
+        (fa4_layout(heads(128, 64, 64), SM_100A, cta_group=2), "v_head_dim 64: a CTA of a pair"),
     ],
-    ids=["GLM two outputs", "GLM 128", "192 keys", "narrow"],
+    ids=["GLM two outputs", "GLM 128", "192 keys", "narrow", "pair, narrow V"],
 )
 def test_what_does_not_fit_says_why(layout: FA4Layout, reason: str) -> None:
     assert not layout.supported()
@@ -134,12 +136,23 @@ def test_deepseek_members_by_hand() -> None:
     assert layout.kv_ring == "shared"
 
 
+def test_each_cta_of_a_pair_holds_half_of_k_and_v() -> None:
+    single, pair = (fa4_layout(DEEPSEEK, SM_100A, cta_group=ctas) for ctas in (1, 2))
+    assert pair.q_bytes == single.q_bytes
+    assert pair.slot_bytes == single.slot_bytes // 2 == 64 * 128 * 2
+    assert pair.rope_buffer_bytes == single.rope_buffer_bytes // 2 == 64 * 64 * 2
+    assert (pair.kv_slots, pair.rope_buffers) == (6, 3)
+    assert pair.supported()
+
+
 def test_the_newest_k_never_meets_the_rope_columns_of_an_older_one() -> None:
     # K of block n has position 2 n in the ring and rope buffer n mod buffers. When K of block n + buffers gets its
     # slot, the slot's former tenant is K or V of a block that was multiplied no earlier than K of block n.
     for element_bytes in (1, 2):
-        for tile_n in (64, 128):
-            layout = fa4_layout(DEEPSEEK, SM_100A, element_bytes=element_bytes, tile_n=tile_n)
+        for tile_n, ctas in itertools.product((64, 128), (1, 2)):
+            layout = fa4_layout(
+                DEEPSEEK, SM_100A, element_bytes=element_bytes, cta_group=ctas, tile_n=tile_n
+            )
             former = (
                 2 * layout.rope_buffers - layout.kv_slots
             )  # position, that of K of block 0 being 0

@@ -54,6 +54,36 @@ def test_twelve_warps_and_two_more_take_each_tile() -> None:
     assert empty.arrivals == 4 * 3 + 2
 
 
+def test_a_pair_shares_k_and_v() -> None:
+    pair = plan(mask="causal", config={"cta_group": 2})
+    assert (pair.tile_m, pair.tile_rows, pair.tile_n, pair.kv_slots) == (256, 512, 128, 6)
+    # Q 256 x 192; six slots of 64 keys x 128 nope columns, or 128 keys x 64 columns of V; three of 64 keys x 64.
+    assert pair.shared_memory_bytes == 2 * (256 * 192 + 6 * 64 * 128 + 3 * 64 * 64) + 2 * KIB
+    assert pair.map("q").box_rows == 128
+    assert (pair.map("k").box_rows, pair.map("v").box_rows) == (64, 128)
+
+
+def test_the_leader_of_a_pair_counts_both_ctas() -> None:
+    single, pair = (
+        {barrier.name: (barrier.arrivals, barrier.bytes) for barrier in kernel.barriers}
+        for kernel in (plan(), plan(config={"cta_group": 2}))
+    )
+    assert pair == single | {
+        "q_full": (1, 256 * 192 * 2),
+        "p_ready": (16, 0),
+        "p_last": (8, 0),
+        "tile_full": (1, 32),
+        "tile_empty": (28, 0),
+    }
+
+
+def test_pages_hold_the_keys_of_one_cta_of_a_pair() -> None:
+    for size in (16, 64, 256):
+        rope = {"layout": "paged", "page_size": size}
+        paged = plan(mask="causal", k_rope=rope, config={"cta_group": 2})
+        assert paged.map("k_rope").box_rows == min(size, 64)
+
+
 @every_shipped
 def test_regions_do_not_overlap_and_fit(shipped: KernelPlan) -> None:
     for before, after in itertools.pairwise(shipped.regions):
@@ -66,6 +96,7 @@ def test_the_map_takes_what_the_configuration_says(shipped: KernelPlan) -> None:
     layout = fa4_layout(
         shipped.spec.geometry,
         shipped.arch,
+        cta_group=shipped.cta_group,
         tile_n=shipped.tile_n,
         element_bytes=element_bytes(shipped),
         tile_bytes=next(one.element_bytes for one in shipped.regions if one.name == "tile"),
@@ -110,18 +141,15 @@ def test_registers_of_all_warpgroups_fit_the_pool(shipped: KernelPlan) -> None:
 
 @every_shipped
 def test_full_barriers_expect_the_bytes_of_their_boxes(shipped: KernelPlan) -> None:
-    expected = {barrier.name: barrier.bytes for barrier in shipped.barriers if barrier.bytes}
+    expected = {barrier.name: barrier.bytes for barrier in shipped.barriers}
     panels = shipped.spec.geometry.qk_head_dim // 64
-    assert expected == {
-        "q_full": panels * 128 * 64 * element_bytes(shipped),
-        "kv_full": panels * shipped.tile_n * 64 * element_bytes(shipped),
-    }
+    assert expected["q_full"] == panels * 128 * 64 * element_bytes(shipped) * shipped.cta_group
+    assert expected["kv_full"] == panels * shipped.tile_n * 64 * element_bytes(shipped)
 
 
 @pytest.mark.parametrize(
     ("options", "reason"),
     [
-        ({"config": {"cta_group": 2}}, "config.cta_group: 2; available: 1"),
         ({"config": {"tile_m": 128}}, "config.tile_m: 128; available: 256"),
         ({"config": {"kv_ring": "separate"}}, "config.kv_ring: separate; available: shared"),
         ({"config": {"single_output": True}}, "config.single_output: True; available: False"),

@@ -90,6 +90,7 @@ def test_methods_of_the_origin_are_functions(method: str) -> None:
         ),
         ({"kv_length_counts": "prefix"}, ["cache_seqlens"]),
         ({"mask": {"kind": "chunked", "size": 512}}, ["kChunkSize"]),
+        ({"config": {"cta_group": 2}}, ["cta_group::2", "leads_pair", "multicast::cluster"]),
         (
             {"config": {"exp2_emulation_share": 0.25}},
             ["exp2_polynomial", "is_emulated", "kEmulatedPairs", "max_or_nan", "mul.rn.f32x2"],
@@ -114,6 +115,7 @@ def test_methods_of_the_origin_are_functions(method: str) -> None:
         "paged k and v",
         "prefix",
         "chunked",
+        "pair",
         "exp2",
         "parts",
         "order",

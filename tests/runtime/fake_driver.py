@@ -30,6 +30,7 @@ class Launch:
     stream: int
     grid: int
     block: int
+    cluster: int
     shared_memory_bytes: int
     maps: dict[str, TensorMapSpec]
     arguments: dict[str, int | float]
@@ -112,19 +113,36 @@ class FakeDriver:
         return struct.pack("<q", len(self.encoded) - 1).ljust(128, b"\0")
 
     def prepare_launch(
-        self, function: int, *, grid: int, block: int, shared_memory_bytes: int, parameters: int
+        self,
+        function: int,
+        *,
+        grid: int,
+        block: int,
+        cluster: int,
+        shared_memory_bytes: int,
+        parameters: int,
     ) -> Callable[[int], None]:
         context, entry = self.loaded[function - 1]
 
         def launch(stream: int) -> None:
             self._check("cuLaunchKernelEx")
             assert self.context == context, "a kernel runs in the context that it was loaded into"
-            if grid == 0:
+            if grid == 0 or grid % cluster:
                 raise DriverError("cuLaunchKernelEx: CUDA_ERROR_INVALID_VALUE\n  advice")
             assert shared_memory_bytes <= self.allowed[function]
             maps, arguments = self._read(self.plans[entry], parameters)
             self.launches.append(
-                Launch(entry, context, stream, grid, block, shared_memory_bytes, maps, arguments)
+                Launch(
+                    entry,
+                    context,
+                    stream,
+                    grid,
+                    block,
+                    cluster,
+                    shared_memory_bytes,
+                    maps,
+                    arguments,
+                )
             )
 
         return launch

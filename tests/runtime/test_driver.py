@@ -39,7 +39,11 @@ class Bindings(SimpleNamespace):
             setattr(self, kind, lambda value: value)
         self.CUstream_flags = SimpleNamespace(CU_STREAM_NON_BLOCKING=1)
         self.CUlaunchConfig = SimpleNamespace
+        self.CUlaunchAttribute = lambda: SimpleNamespace(
+            value=SimpleNamespace(clusterDim=SimpleNamespace())
+        )
         for name in (
+            "CUlaunchAttributeID",
             "CUtensorMapDataType",
             "CUtensorMapInterleave",
             "CUtensorMapSwizzle",
@@ -126,7 +130,7 @@ def test_upload_is_complete_before_it_returns(monkeypatch: pytest.MonkeyPatch) -
 def test_launch_writes_the_stream_only_when_it_changes(monkeypatch: pytest.MonkeyPatch) -> None:
     bindings = Bindings()
     launch = driver_over(bindings, monkeypatch).prepare_launch(
-        9, grid=132, block=384, shared_memory_bytes=200_000, parameters=0x2000
+        9, grid=132, block=384, cluster=1, shared_memory_bytes=200_000, parameters=0x2000
     )
     bindings.calls.clear()
     for stream in (7, 7, 8):
@@ -139,6 +143,19 @@ def test_launch_writes_the_stream_only_when_it_changes(monkeypatch: pytest.Monke
     bindings.answers["cuLaunchKernelEx"] = Code.CUDA_ERROR_INVALID_VALUE
     with pytest.raises(DriverError, match="cuLaunchKernelEx: CUDA_ERROR_INVALID_VALUE"):
         launch(8)
+
+
+@pytest.mark.parametrize("cluster", [1, 2])
+def test_blocks_of_a_cluster_are_asked_for(cluster: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    bindings = Bindings()
+    driver_over(bindings, monkeypatch).prepare_launch(
+        9, grid=132, block=512, cluster=cluster, shared_memory_bytes=0, parameters=0x2000
+    )(7)
+    config = bindings.calls[-1][1]
+    asked = [(one.id, vars(one.value.clusterDim)) for one in getattr(config, "attrs", [])]
+    size = {"x": 2, "y": 1, "z": 1}
+    assert asked == ([("CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION", size)] if cluster == 2 else [])
+    assert getattr(config, "numAttrs", 0) == len(asked)
 
 
 def test_tensor_map_arguments(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -130,6 +130,20 @@ def test_a_transient_kernel_gets_a_block_for_every_tile(fake: FakeDriver, load: 
     assert fake.launches[0].grid == 79 * 4
 
 
+@pytest.mark.parametrize(("most_blocks", "grid"), [(None, 2 * 4 * 4), (7, 6), (1, 2)])
+def test_pairs_of_blocks(
+    fake: FakeDriver, load: LoadFake, most_blocks: int | None, grid: int
+) -> None:
+    fake.capability = (10, 0)
+    spec = make_spec(arch="sm_100a", config={"cta_group": 2})
+    kernels = load(spec)
+    kernels.most_blocks = most_blocks
+    kernels.run(make_tensors(spec, q_lens=(1500, 20), k_lens=(5, 7)), max_seqlen_q=1500)
+    (launch,) = fake.launches
+    # For all the host knows, 1520 rows are two full tiles of 512 and one more for each of two sequences; four heads.
+    assert (launch.grid, launch.cluster, launch.block) == (grid, 2, 512)
+
+
 def test_static_max_seqlen_bounds_the_grid(fake: FakeDriver, load: LoadFake) -> None:
     spec = make_spec(max_seqlen=128)
     load(spec).run(make_tensors(spec, q_lens=(128,), k_lens=(128,)))

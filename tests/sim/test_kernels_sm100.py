@@ -82,6 +82,19 @@ def test_fp8(spec: KernelSpec, problem: str, schedule: str) -> None:
     assert_passes(spec, problem, schedule)
 
 
+PAIRS = {name: with_config(KERNELS[name], cta_group=2) for name in ("causal", "pages of 64")}
+
+
+@pytest.mark.parametrize("kernel", PAIRS)
+@pytest.mark.parametrize(
+    ("schedule", "problem"),
+    [("lazy", WALK), ("pct:1", "three blocks walk"), ("pct:2", "no keys"), ("eager", "random")],
+)
+def test_pairs_of_blocks(kernel: str, schedule: str, problem: str) -> None:
+    # 512 rows a tile: sequences end in the first block of a half, in the second, and between the halves.
+    assert_passes(PAIRS[kernel], problem, schedule)
+
+
 @pytest.mark.parametrize("seed", [1, 2, 3, 4])
 @pytest.mark.parametrize("kernel", KERNELS)
 def test_random_priorities_find_nothing(kernel: str, seed: int) -> None:

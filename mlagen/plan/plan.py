@@ -269,8 +269,8 @@ class KernelPlan:
     @property
     def tile_words(self) -> str:
         """What a step multiplies, for people."""
-        rows = f"{self.tile_rows} query rows" + (" of a pair of CTAs" if self.cta_group == 2 else "")
-        return f"{rows} x {self.tile_n} keys"
+        owner = " of a pair of CTAs" if self.cta_group == 2 else ""
+        return f"{self.tile_rows} query rows{owner} x {self.tile_n} keys"
 
     @property
     def threads(self) -> int:

@@ -964,11 +964,20 @@ struct LoadWarp {
   }
 
   __device__ __forceinline__ void load() {
-    if (!leads_pair()) {  // takes what the leader announces
+    if (leads_pair()) {
+      announce_tiles();
+    } else {
       TileReader tiles;
       for (Tile tile = tiles.next(shared); tile.keys.batch != kNoTile; tile = tiles.next(shared)) load_tile(tile);
-      return;
     }
+    // The last slots are freed by products of the leader: that must not happen in a block that has ended.
+    for (int slot = 0; slot < kKvSlots; ++slot) {
+      barrier_wait(shared.kv_empty[kv.stage], kv.parity ^ 1);
+      kv.advance();
+    }
+  }
+
+  __device__ __forceinline__ void announce_tiles() {
     const int lane = threadIdx.x % 32;
     TileFinder finder(arguments);
     Tile tile;

@@ -77,11 +77,16 @@ def test_the_leader_of_a_pair_counts_both_ctas() -> None:
     }
 
 
-def test_pages_hold_the_keys_of_one_cta_of_a_pair() -> None:
-    for size in (16, 64, 256):
-        rope = {"layout": "paged", "page_size": size}
-        paged = plan(mask="causal", k_rope=rope, config={"cta_group": 2})
-        assert paged.map("k_rope").box_rows == min(size, 64)
+@pytest.mark.parametrize(
+    ("size", "k_rows", "v_rows"), [(16, 16, 16), (64, 64, 64), (128, 64, 128), (256, 64, 128)]
+)
+def test_boxes_of_pages_hold_what_one_cta_of_a_pair_loads(
+    size: int, k_rows: int, v_rows: int
+) -> None:
+    pages = {"layout": "paged", "page_size": size}
+    paged = plan(mask="causal", kv=pages, k_rope=pages, config={"cta_group": 2})
+    rows = [paged.map(name).box_rows for name in ("k", "k_rope", "v")]
+    assert rows == [k_rows, k_rows, v_rows]
 
 
 @every_shipped
@@ -154,6 +159,10 @@ def test_full_barriers_expect_the_bytes_of_their_boxes(shipped: KernelPlan) -> N
         ({"config": {"kv_ring": "separate"}}, "config.kv_ring: separate; available: shared"),
         ({"config": {"single_output": True}}, "config.single_output: True; available: False"),
         ({"mask": "document"}, "mask: document"),
+        (
+            {"partition": "split_kv", "config": {"cta_group": 2}},
+            "partition: split_kv, and config.cta_group is 2",
+        ),
     ],
 )
 def test_options_without_a_kernel_are_refused_by_name(options: dict[str, Any], reason: str) -> None:

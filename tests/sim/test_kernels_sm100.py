@@ -16,6 +16,7 @@ from mlagen.spec.config import FA4Config
 from mlagen.trials import Trial, run_trial
 from mlagen.verify.problems import problem_names
 from tests.gpu.kernels import grid_specs, spec_of
+from tests.plan.kernels import spec
 from tests.sim.test_kernels import WALK, assert_passes
 
 if TYPE_CHECKING:
@@ -82,13 +83,24 @@ def test_fp8(spec: KernelSpec, problem: str, schedule: str) -> None:
     assert_passes(spec, problem, schedule)
 
 
-PAIRS = {name: with_config(KERNELS[name], cta_group=2) for name in ("causal", "pages of 64")}
+PAGES_OF_KEYS = {"layout": "paged", "page_size": 256}
+PAIRS = {name: with_config(KERNELS[name], cta_group=2) for name in ("causal", "pages of 64")} | {
+    "K and V in pages": spec(
+        arch="sm_100a", mask="causal", kv=PAGES_OF_KEYS, config={"cta_group": 2}
+    )
+}
 
 
-@pytest.mark.parametrize("kernel", PAIRS)
 @pytest.mark.parametrize(
-    ("schedule", "problem"),
-    [("lazy", WALK), ("pct:1", "three blocks walk"), ("pct:2", "no keys"), ("eager", "random")],
+    ("kernel", "schedule", "problem"),
+    [
+        ("causal", "lazy", WALK),
+        ("causal", "pct:2", "no keys"),
+        ("pages of 64", "pct:1", "three blocks walk"),
+        ("pages of 64", "eager", "random"),
+        ("K and V in pages", "lazy", WALK),
+        ("K and V in pages", "pct:1", "shared pages"),
+    ],
 )
 def test_pairs_of_blocks(kernel: str, schedule: str, problem: str) -> None:
     # 512 rows a tile: sequences end in the first block of a half, in the second, and between the halves.

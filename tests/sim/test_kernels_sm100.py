@@ -16,7 +16,7 @@ from mlagen.spec.config import FA4Config
 from mlagen.trials import Trial, run_trial
 from mlagen.verify.problems import problem_names
 from tests.gpu.kernels import grid_specs, spec_of
-from tests.plan.kernels import spec
+from tests.plan.kernels import spec as make_spec
 from tests.sim.test_kernels import WALK, assert_passes
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ def test_fp8(spec: KernelSpec, problem: str, schedule: str) -> None:
 
 PAGES_OF_KEYS = {"layout": "paged", "page_size": 256}
 PAIRS = {name: with_config(KERNELS[name], cta_group=2) for name in ("causal", "pages of 64")} | {
-    "K and V in pages": spec(
+    "K and V in pages": make_spec(
         arch="sm_100a", mask="causal", kv=PAGES_OF_KEYS, config={"cta_group": 2}
     )
 }

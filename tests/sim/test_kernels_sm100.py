@@ -96,8 +96,7 @@ PAIRS = {name: with_config(KERNELS[name], cta_group=2) for name in ("causal", "p
     [
         ("causal", "lazy", WALK),
         ("causal", "pct:2", "no keys"),
-        ("pages of 64", "pct:1", "three blocks walk"),
-        ("pages of 64", "eager", "random"),
+        ("pages of 64", "pct:1", "random"),
         ("K and V in pages", "lazy", WALK),
         ("K and V in pages", "pct:1", "shared pages"),
     ],

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Protocol
 
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.nn.attention.bias import causal_lower_right
 from torch.nn.functional import scaled_dot_product_attention
 
 if TYPE_CHECKING:
@@ -49,6 +48,9 @@ class CudnnAttention:
         if row.is_uniform:
             arguments = [tuple(by_head(row, x) for x in operands) for operands in sets]
             if row.is_causal and row.q_lens != row.kv_lens:
+                # It brings all of torch's compiler along.
+                from torch.nn.attention.bias import causal_lower_right
+
                 # torch expands this to a dense mask: slow, but what a user of torch gets
                 mask = causal_lower_right(row.q_lens[0], row.kv_lens[0])
         elif row.q_lens == row.kv_lens:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import os
 from pathlib import Path
 
 import pytest
@@ -27,6 +28,13 @@ def missing_gpu() -> str | None:
     if status := driver.cuDeviceGetCount(ctypes.byref(count)):
         return f"the CUDA driver cannot count devices (cuDeviceGetCount: {status})"
     return None if count.value else "no CUDA device"
+
+
+def pytest_configure() -> None:
+    """Keep torch and NumPy to one thread in each of several workers, where more only wait for each other."""
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):  # both read them when imported
+            os.environ.setdefault(name, "1")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -23,8 +23,8 @@ class Register:
     row: int
 
     def __hash__(self) -> int:
-        """Of the name, which is cheap; registers of one name in different scopes are still unequal."""
-        return hash(self.name)
+        """Cheap, and different for registers of one name in different scopes: inlined assembly has hundreds."""
+        return hash(self.name) ^ self.row
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ and that they cover what this file promises.
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections import Counter
 from dataclasses import dataclass
@@ -138,6 +139,7 @@ EXTRA: tuple[Row, ...] = (
 )
 
 
+@functools.cache
 def is_allowed(first: Choice, second: Choice) -> bool:
     """Whether two choices can stand in one kernel; every rule of the spec joins two options."""
     return not (_is_forbidden(first, second) or _is_forbidden(second, first))
@@ -160,14 +162,15 @@ def _is_forbidden(first: Choice, second: Choice) -> bool:
     return False
 
 
-def valid_pairs() -> set[Pair]:
+@functools.cache
+def valid_pairs() -> frozenset[Pair]:
     """Every pair of choices on two axes that some kernel can have."""
-    return {
+    return frozenset(
         frozenset({(a, x), (b, y)})
         for a, b in itertools.combinations(AXES, 2)
         for x, y in itertools.product(AXES[a], AXES[b])
         if _complete({a: x, b: y}) is not None
-    }
+    )
 
 
 def pairs_of(row: Mapping[str, str]) -> set[Pair]:
@@ -175,7 +178,8 @@ def pairs_of(row: Mapping[str, str]) -> set[Pair]:
     return {frozenset(pair) for pair in itertools.combinations(row.items(), 2)}
 
 
-def covering_rows() -> list[Row]:
+@functools.cache
+def covering_rows() -> tuple[Row, ...]:
     """Kernels with each option alone (all else at its base where it can be), then all valid pairs.
 
     Greedy, one uncovered pair at a time in a fixed order, each axis taking the value that covers
@@ -183,7 +187,7 @@ def covering_rows() -> list[Row]:
     (compare AETG, Cohen et al., IEEE TSE 23(7), 1997).
     """
     rows: list[Row] = []
-    uncovered = valid_pairs()
+    uncovered = set(valid_pairs())
     used: Counter[Choice] = Counter()
 
     def add(row: Row) -> None:
@@ -201,7 +205,7 @@ def covering_rows() -> list[Row]:
             row = _complete(dict(pair), uncovered, used)
             assert row is not None
             add(row)
-    return rows
+    return tuple(rows)
 
 
 def _complete(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
 from typing import TYPE_CHECKING, Any  # Any: options before validation
 
@@ -52,10 +53,15 @@ def plan(heads: str = "192x128", **options: Any) -> KernelPlan:
 
 def shipped_specs(arch: str = "sm_90a") -> list[KernelSpec]:
     """Every kernel of specs/ for an architecture, each once."""
+    return [kernel for kernel in _all_shipped_specs() if kernel.arch == arch]
+
+
+@functools.cache
+def _all_shipped_specs() -> tuple[KernelSpec, ...]:
+    """Those of all architectures."""
     found = {
         kernel.hash: kernel
         for path in sorted(SPECS.glob("*.yaml"))
         for kernel in load_spec_file(path).expand()
-        if kernel.arch == arch
     }
-    return list(found.values())
+    return tuple(found.values())

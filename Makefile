@@ -68,9 +68,10 @@ format: $(VENV)/.installed-dev ## rewrite Python files as ruff wants them
 	$(BIN)/ruff format .
 
 .PHONY: docs
-docs: $(VENV)/.installed ## renew the generated pages: the schema and docs/spec.md
+docs: $(VENV)/.installed ## renew what documents show of the code: the schema, docs/spec.md, the picture of a schedule
 	$(BIN)/mlagen schema > specs/mlagen.schema.json
 	$(BIN)/mlagen schema --markdown > docs/spec.md
+	$(BIN)/python -m benchmarks.timeline > docs/kernels/prefill_sm100.svg
 
 # Interrupt it at will: build/sim-full.jsonl keeps what has passed, until code or templates change.
 .PHONY: sim-full

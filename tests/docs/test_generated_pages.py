@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from benchmarks.timeline import deepseek, draw, timeline
 from mlagen.cli.spec_page import spec_page
 from mlagen.cli.support import known_options, support_table
 from mlagen.settings import VARIABLES
@@ -19,6 +20,11 @@ def test_spec_page_is_current() -> None:
 def test_committed_schema_is_current() -> None:
     committed = (CHECKOUT / "specs" / "mlagen.schema.json").read_text(encoding="utf-8")
     assert committed == schema_text()
+
+
+def test_picture_of_the_schedule_is_current() -> None:
+    committed = (CHECKOUT / "docs" / "kernels" / "prefill_sm100.svg").read_text(encoding="utf-8")
+    assert committed == draw(timeline(deepseek()))
 
 
 def test_supported_table_of_the_readme_is_current() -> None:

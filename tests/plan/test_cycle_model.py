@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.timeline import deepseek, timeline
 from mlagen.plan.cycle_model import (
     B200,
     BLOCK_CYCLES,
@@ -186,3 +187,25 @@ def test_page_shows_the_units_of_a_step() -> None:
         line = f"| {unit} | {hopper.units[unit]:.0f} | {cycles:.0f} |"
         assert line in PAGE, f"docs/kernels/prefill_sm100.md lacks: {line}"
     assert math.isclose(max(blackwell.units.values()), 2688)
+
+
+def test_page_says_what_the_picture_of_the_schedule_shows() -> None:
+    bars = {(bar.lane, bar.name): bar for bar in timeline(deepseek())}
+    products = [bar for (lane, _), bar in bars.items() if lane == "tensor cores"]
+    names = [bar.name for bar in products]
+    begin = {bar.name: bar.begin for bar in products}
+    assert names[:6] == ["S0(n)", "S1(n)", "P0 V(n)", "S0(n-1)", "P1 V(n)", "S1(n-1)"]
+    step = begin["S0(n-2)"] - begin["S0(n-1)"]
+    assert step == pytest.approx(max(step_of(deepseek(), B200).units.values()))
+    slack = begin["P0 V(n-1)"] - bars["softmax 0", "exp P0(n-1)"].end
+    k, v = bars["load: K", "K(n-2)"], bars["load: V", "V(n-2)"]
+    for line in (
+        f"| a step: four products | {step:.0f} |",
+        f"| most of P is there before its product's turn by | {slack:.0f} |",
+        f"| to rescale an output | {bars['correction 0', 'O0 *= c(n-1)'].cycles:.0f} |",
+        f"| to load K, 48 KiB: {48 * 1024 / k.cycles:.0f} bytes a cycle | {k.cycles:.0f} |",
+        f"| to load V, 32 KiB: {32 * 1024 / v.cycles:.0f} bytes a cycle | {v.cycles:.0f} |",
+        f"| tensor cores idle at a tile's begin | {begin['P0 V(n)'] - products[1].end:.0f} |",
+        f"| and at its end | {products[-1].begin - products[-2].end:.0f} |",
+    ):
+        assert line in PAGE, f"docs/kernels/prefill_sm100.md lacks: {line}"

@@ -7,6 +7,7 @@ PYTHON ?= python3
 VENV ?= .venv
 JOBS ?= 2
 SPEC ?= specs/deepseek.yaml
+SIM_SPECS ?= specs/*.yaml tests/gpu/specs/*.yaml tests/sim/specs/*.yaml
 BIN := $(VENV)/bin
 # Python compiles what it imports; all of torch and Triton would take longer than to unpack them.
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile
@@ -76,7 +77,7 @@ docs: $(VENV)/.installed ## renew what documents show of the code: the schema, d
 # Interrupt it at will: build/sim-full.jsonl keeps what has passed, until code or templates change.
 .PHONY: sim-full
 sim-full: $(VENV)/.installed ## every kernel of every spec, tests' too, in the simulator: all problems, lazy and eight seeds (hours)
-	status=0; for spec in specs/*.yaml tests/gpu/specs/*.yaml; do \
+	status=0; for spec in $(SIM_SPECS); do \
 	  $(BIN)/mlagen verify $$spec --backend sim --schedule full --jobs $(JOBS) --log build/sim-full.jsonl || status=1; \
 	done; exit $$status
 

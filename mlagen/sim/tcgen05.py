@@ -81,10 +81,6 @@ class Commit(AsyncOperation):
     def complete(self) -> None:
         """Arrive."""
         for cta, address in self.targets:
-            if cta.has_ended and cta is not self.cta:
-                text = f"a commit arrives in cta {cta.number}, which has ended"
-                cta.simulation.findings.add("exited-cta", text, self.site)
-                continue
             barrier = cta.barriers.at(address, None, self.site)
             if barrier is not None:
                 barrier.arrive(1, self.knowledge, self.site)

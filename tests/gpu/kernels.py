@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING
 import mlagen
 from mlagen.runtime.kernel import Kernels
 from mlagen.spec.yaml import load_spec_file
-from tests.gpu.option_grid import AXES, SPECS, Row, spec_files
+from tests.gpu.option_grid import AXES, SPECS, spec_files
 
 if TYPE_CHECKING:
     from mlagen.spec.model import KernelSpec
+    from tests.pairwise import Row
 
 
 @functools.cache

@@ -1,27 +1,23 @@
 """The options of the sm_90a prefill kernel, each alone and every valid pair of them, as spec files.
 
-Knows words of a spec and nothing of tensors. `python tests/gpu/option_grid.py` rewrites
-`tests/gpu/specs/grid_*.yaml`; `test_option_grid_files.py` asserts that they are what this file says
-and that they cover what this file promises.
+Knows words of a spec and nothing of tensors. `python -m tests.gpu.option_grid` rewrites
+`tests/gpu/specs/grid_*.yaml`; `tests/verify/test_gpu_grid.py` asserts that they are what this file
+says and that they cover what this file promises.
 """
 
 from __future__ import annotations
 
 import functools
-import itertools
-from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tests.pairwise import Axes
+
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping
+    from tests.pairwise import Choice, Row
 
 SPECS = Path(__file__).parent / "specs"
-
-Choice = tuple[str, str]
-Row = dict[str, str]
-Pair = frozenset[Choice]
 
 # The first value of each axis is the base: what stands where nothing else is asked for.
 AXES: dict[str, tuple[str, ...]] = {
@@ -162,86 +158,13 @@ def _is_forbidden(first: Choice, second: Choice) -> bool:
     return False
 
 
-@functools.cache
-def valid_pairs() -> frozenset[Pair]:
-    """Every pair of choices on two axes that some kernel can have."""
-    return frozenset(
-        frozenset({(a, x), (b, y)})
-        for a, b in itertools.combinations(AXES, 2)
-        for x, y in itertools.product(AXES[a], AXES[b])
-        if _complete({a: x, b: y}) is not None
-    )
-
-
-def pairs_of(row: Mapping[str, str]) -> set[Pair]:
-    """The pairs that one kernel covers."""
-    return {frozenset(pair) for pair in itertools.combinations(row.items(), 2)}
+GRID = Axes(AXES, is_allowed)
 
 
 @functools.cache
 def covering_rows() -> tuple[Row, ...]:
-    """Kernels with each option alone (all else at its base where it can be), then all valid pairs.
-
-    Greedy, one uncovered pair at a time in a fixed order, each axis taking the value that covers
-    most new pairs, then the one used least so far; so the same axes always give the same rows
-    (compare AETG, Cohen et al., IEEE TSE 23(7), 1997).
-    """
-    rows: list[Row] = []
-    uncovered = set(valid_pairs())
-    used: Counter[Choice] = Counter()
-
-    def add(row: Row) -> None:
-        rows.append(row)
-        used.update(row.items())
-        uncovered.difference_update(pairs_of(row))
-
-    alone = (_complete({axis: value}) for axis, values in AXES.items() for value in values)
-    for row in alone:
-        if row is not None and row not in rows:
-            add(row)
-    used.clear()  # the rows above sit at the base on purpose
-    for pair in sorted(uncovered, key=sorted):
-        if pair in uncovered:
-            row = _complete(dict(pair), uncovered, used)
-            assert row is not None
-            add(row)
-    return tuple(rows)
-
-
-def _complete(
-    partial: Row, uncovered: Collection[Pair] = (), used: Mapping[Choice, int] | None = None
-) -> Row | None:
-    """`partial` with the other axes filled in, or None if nothing fits.
-
-    A value is preferred if it covers more of `uncovered`, then if it was `used` less, then if it
-    is listed earlier.
-    """
-    missing = [axis for axis in AXES if axis not in partial]
-    if any(not is_allowed(a, b) for a, b in itertools.combinations(partial.items(), 2)):
-        return None
-    if not missing:
-        return {axis: partial[axis] for axis in AXES}
-    # The axis with the fewest values left is filled first, so that a dead end shows early.
-    choices = {axis: list(_fitting(axis, partial)) for axis in missing}
-    axis = min(missing, key=lambda name: (len(choices[name]) > 1, list(AXES).index(name)))
-
-    def rank(value: str) -> tuple[int, int, int]:
-        new = sum(frozenset({(axis, value), other}) in uncovered for other in partial.items())
-        return -new, used.get((axis, value), 0) if used else 0, AXES[axis].index(value)
-
-    for value in sorted(choices[axis], key=rank):
-        row = _complete({**partial, axis: value}, uncovered, used)
-        if row is not None:
-            return row
-    return None
-
-
-def _fitting(axis: str, partial: Row) -> Iterator[str]:
-    return (
-        value
-        for value in AXES[axis]
-        if all(is_allowed((axis, value), other) for other in partial.items())
-    )
+    """Kernels with each option alone (all else at its base where it can be), then all valid pairs."""
+    return GRID.covering_rows(first_alone=True)
 
 
 def group_yaml(row: Row) -> str:
@@ -297,8 +220,8 @@ def spec_files() -> list[SpecText]:
         SpecText(f"grid_{geometry}", geometry, tuple(r for r in rows if r["geometry"] == geometry))
         for geometry in AXES["geometry"]
     ]
-    base = {axis: values[0] for axis, values in AXES.items()}
-    extra = tuple({**base, **options} for options in EXTRA if {**base, **options} not in rows)
+    alone = ({**GRID.base, **options} for options in EXTRA)
+    extra = tuple(row for row in alone if row not in rows)
     return [*grid, SpecText("extra", "192x128", extra, in_grid=False)]
 
 

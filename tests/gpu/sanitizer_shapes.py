@@ -15,13 +15,17 @@ from __future__ import annotations
 import argparse
 import sys
 import time
+from typing import TYPE_CHECKING
 
 import torch
 
 from tests.gpu.checking import check_lse, check_out, expected_of
 from tests.gpu.kernels import label, load, spec_of
-from tests.gpu.option_grid import AXES, Choice, Row, covering_rows
+from tests.gpu.option_grid import AXES, covering_rows
 from tests.gpu.workloads import Batch, draw_operands, fit_batch, lay_out
+
+if TYPE_CHECKING:
+    from tests.pairwise import Choice, Row
 
 # Two tiles with a tail, more queries than keys, no keys at all.
 BATCH = Batch(q_lens=(130, 20, 3), kv_lens=(200, 7, 0), heads=2)

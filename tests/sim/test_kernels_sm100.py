@@ -12,7 +12,6 @@ import pytest
 
 from mlagen.plan.support import SM100
 from mlagen.runtime.simulator import Simulator
-from mlagen.sim.tcgen05 import Commit
 from mlagen.spec.config import FA4Config
 from mlagen.trials import Trial, run_trial
 from mlagen.verify.problems import problem_names
@@ -21,9 +20,6 @@ from tests.plan.kernels import spec as make_spec
 from tests.sim.test_kernels import WALK, assert_passes
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from mlagen.sim.hardware import AsyncOperation, Warp
     from mlagen.spec.model import KernelSpec
 
 
@@ -108,24 +104,6 @@ PAIRS = {name: with_config(KERNELS[name], cta_group=2) for name in ("causal", "p
 def test_pairs_of_blocks(kernel: str, schedule: str, problem: str) -> None:
     # 512 rows a tile: sequences end in the first block of a half, in the second, and between the halves.
     assert_passes(PAIRS[kernel], problem, schedule)
-
-
-class CommitsLast:
-    """A schedule in which warps go before operations, and whatever else completes before a commit."""
-
-    def start(self) -> CommitsLast:
-        return self
-
-    def pick(
-        self, warps: Sequence[Warp], operations: Sequence[AsyncOperation]
-    ) -> Warp | AsyncOperation:
-        return warps[0] if warps else min(operations, key=lambda one: isinstance(one, Commit))
-
-
-def test_no_commit_comes_after_the_end_of_its_block(monkeypatch: pytest.MonkeyPatch) -> None:
-    # Products of the leader free the other block's last slots of K and V when all output has been stored.
-    monkeypatch.setattr("mlagen.sim.schedule.parse_schedule", lambda _: CommitsLast())
-    assert_passes(PAIRS["causal"], "one key")
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3, 4])

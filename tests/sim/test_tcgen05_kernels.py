@@ -421,17 +421,6 @@ def test_a_product_of_a_pair(schedule: str) -> None:
     np.testing.assert_array_equal(out, exact(a, b.T))
 
 
-def test_a_commit_must_not_arrive_in_a_cta_that_has_ended() -> None:
-    # Nobody waits for this arrival, and the cluster barrier does not hold it up.
-    source = PAIR.replace("init(done, 1);", "init(done, 1); init(bars + 32, 1);")
-    source = source.replace("commit_pair(done);", "commit_pair(done); commit_pair(bars + 32);")
-    a, b = integers(1, (256, 192)), integers(2, (128, 192))
-    out = np.zeros((256, 128), np.float32)
-    matrices = [(a, 128), (b, 64)]
-    outcome = launch(PAIR_FUNCTIONS + source, "pair", matrices, out, 3, threads=128, ctas=2)
-    assert [finding.kind for finding in outcome.findings] == ["exited-cta"]
-
-
 @pytest.mark.parametrize("schedule", SCHEDULES)
 def test_products_that_share_b_by_multicast(schedule: str) -> None:
     a, b = integers(1, (256, 192)), integers(2, (128, 192))

@@ -12,8 +12,9 @@ import torch
 from mlagen.plan import plan_kernel
 from mlagen.verify.reference import reference
 from tests.gpu.kernels import all_specs
-from tests.gpu.option_grid import AXES, SpecText, covering_rows, pairs_of, spec_files, valid_pairs
+from tests.gpu.option_grid import AXES, GRID, SpecText, covering_rows, spec_files
 from tests.gpu.workloads import Batch, Operands, draw_operands, fit_batch, lay_out
+from tests.pairwise import pairs_of
 
 if TYPE_CHECKING:
     from mlagen.spec.model import KernelSpec
@@ -28,13 +29,12 @@ def test_committed_spec_is_what_the_grid_says(file: SpecText) -> None:
 
 def test_grid_covers_every_value_and_every_valid_pair() -> None:
     covered = set().union(*(pairs_of(row) for row in covering_rows()))
-    assert valid_pairs() <= covered
+    assert GRID.valid_pairs <= covered
     assert {(a, value) for a, values in AXES.items() for value in values} <= set().union(*covered)
 
 
 def test_grid_holds_each_option_alone() -> None:
-    base = {axis: values[0] for axis, values in AXES.items()}
-    changed = [{axis for axis in AXES if row[axis] != base[axis]} for row in covering_rows()]
+    changed = [{axis for axis in AXES if row[axis] != GRID.base[axis]} for row in covering_rows()]
     assert {frozenset(axes) for axes in changed if len(axes) == 1} >= {
         frozenset({axis}) for axis in AXES
     }

@@ -19,16 +19,16 @@ HALF_M = 128  # rows of one tcgen05 product, and of one softmax warpgroup
 PV_STAGES = 2  # parts in which probabilities are handed over
 QK_STAGES = 1  # nope and rope columns of K are one stage
 LEAST_TILE_N = 64
-LEAST_SLOTS = 2
 TILE_N_CHOICES = (128, 64)  # one tensor-memory load takes a power of two of columns
 TILE_SLOTS = 2  # announced tiles: one in work, one ahead
 BARRIER_BYTES = 8
 ADDRESS_BYTES = 4  # of tensor memory
-FACTOR_BYTES = 4  # fp32, a row
+ROW_BYTES = 4  # of an fp32 value that threads of a row hand to each other
+HALVES = 2  # softmax warpgroups: a tile of 128 query rows each, or every other key tile of one
 OUTPUT_BYTES = 2  # of an element
 ALIGNMENT = 1024  # of a 128-byte-swizzled operand
-# q_full, q_empty, s_full, p_ready, p_last, factor_full, factor_empty, o_full, o_staged: one a half.
-BARRIERS_OF_A_HALF = 9
+BARRIERS_OF_A_QUERY_TILE = 3  # q_full, q_empty, o_staged
+BARRIERS_OF_A_HALF = 5  # s_full, p_ready, p_last, factor_full, factor_empty
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +69,11 @@ class FA4Layout:
     def tile_m(self) -> int:
         """Query rows of a block (BM)."""
         return HALF_M * self.query_tiles
+
+    @property
+    def outputs(self) -> int:
+        """Output accumulators."""
+        return 1 if self.single_output else 2
 
     @property
     def mma_k(self) -> int:
@@ -148,10 +153,27 @@ class FA4Layout:
         columns += self.padded_rope_head_dim * self.rope_bytes
         return self.tile_m * max(self.padded_v_head_dim * OUTPUT_BYTES - columns, 0)
 
+    @property
+    def row_values_bytes(self) -> int:
+        """What threads of one row hand to each other: factors; maximum and sum, where halves share rows."""
+        values = HALVES
+        if self.query_tiles == 1:
+            values += 2 * HALVES
+        if self.single_output:
+            values += HALVES
+        return ROW_BYTES * HALF_M * values
+
     def bytes_with(self, slots: int) -> int:
         """Shared memory with so many slots, barriers and all."""
-        barriers = BARRIERS_OF_A_HALF * self.query_tiles + 2 * slots + 2 * TILE_SLOTS
-        rest = BARRIER_BYTES * barriers + FACTOR_BYTES * self.tile_m + self.tile_bytes * TILE_SLOTS
+        barriers = (
+            BARRIERS_OF_A_QUERY_TILE * self.query_tiles
+            + BARRIERS_OF_A_HALF * HALVES
+            + self.outputs
+            + (HALVES if self.single_output else 0)
+            + 2 * slots
+            + 2 * TILE_SLOTS
+        )
+        rest = BARRIER_BYTES * barriers + self.row_values_bytes + self.tile_bytes * TILE_SLOTS
         if self.splits_keys:
             rest += STORES_BYTES * self.query_tiles
         ring = slots * self.slot_bytes + -(-slots // 2) * self.rope_buffer_bytes
@@ -166,6 +188,11 @@ class FA4Layout:
         while self.bytes_with(slots + 1) <= self.arch.shared_memory_bytes:
             slots += 1
         return slots
+
+    @property
+    def least_slots(self) -> int:
+        """Slots below which loads wait for products: a K and a V; where scores run further ahead, a K more."""
+        return 2 if self.query_tiles == HALVES else 3
 
     @property
     def rope_buffers(self) -> int:
@@ -196,17 +223,16 @@ class FA4Layout:
             found.append(f"v_head_dim {self.v_head_dim}: a CTA of a pair needs whole spans of 64")
         limit = self.arch.tensor_memory_columns
         if self.tile_n < LEAST_TILE_N:
-            outputs = 1 if self.single_output else 2
             found.append(
-                f"tensor memory: 2 x {LEAST_TILE_N} columns of scores and {outputs} x {self.padded_v_head_dim} of "
+                f"tensor memory: 2 x {LEAST_TILE_N} columns of scores and {self.outputs} x {self.padded_v_head_dim} of "
                 f"output, {limit} available"
             )
             return found
         if self.tensor_memory_columns > limit:
             found.append(f"tensor memory: {self.tensor_memory_columns} columns, {limit} available")
-        if self.kv_slots < LEAST_SLOTS:
+        if self.kv_slots < self.least_slots:
             found.append(
-                f"shared memory: {self.bytes_with(LEAST_SLOTS)} bytes with {LEAST_SLOTS} slots of the ring, "
+                f"shared memory: {self.bytes_with(self.least_slots)} bytes with {self.least_slots} slots of the ring, "
                 f"{self.arch.shared_memory_bytes} available"
             )
         return found

@@ -231,6 +231,8 @@ class KernelPlan:
         state_elements: fp32 numbers that each of STATE_THREADS threads leaves of a part of a tile; 0 if there are no
             parts.
         cta_group: CTAs of a cluster that multiply together: 2 for a pair, each with `tile_m` rows of a tile.
+        alternates_keys: The softmax warpgroups take key tiles of the same rows in turn; else rows of their own.
+        single_output: Both softmax warpgroups' products add to one output in tensor memory.
     """
 
     spec: KernelSpec
@@ -260,6 +262,8 @@ class KernelPlan:
     softmax_order: bool = False
     state_elements: int = 0
     cta_group: int = 1
+    alternates_keys: bool = False
+    single_output: bool = False
 
     @property
     def tile_rows(self) -> int:

@@ -1,8 +1,10 @@
-"""Plan of the Blackwell prefill family: two halves of 128 query rows, scores and outputs in tensor memory."""
+"""Plan of the Blackwell prefill family: scores and outputs of two halves in tensor memory.
+
+The halves are 128 query rows each, or every other key tile of 128 query rows.
+"""
 
 from __future__ import annotations
 
-import functools
 from typing import TYPE_CHECKING
 
 from mlagen.arch import ARCHS
@@ -11,9 +13,9 @@ from mlagen.errors import PlanError
 from mlagen.plan.arguments import prefill_arguments
 from mlagen.plan.fa4_config import (
     ADDRESS_BYTES,
-    FACTOR_BYTES,
     HALF_M,
-    LEAST_TILE_N,
+    HALVES,
+    ROW_BYTES,
     TILE_N_CHOICES,
     TILE_SLOTS,
     fa4_layout,
@@ -34,14 +36,16 @@ from mlagen.plan.plan import (
 )
 from mlagen.plan.split_kv import STORES_BYTES, splits_keys, state_elements
 from mlagen.plan.support import SM100, refuse_unsupported
+from mlagen.spec.config import FA4Config
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from mlagen.plan.fa4_config import FA4Layout
     from mlagen.plan.plan import Region
     from mlagen.spec.model import KernelSpec
 
 PANEL_COLUMNS = 64  # a row of them is the span over which TMA and tcgen05 swizzle: 128 bytes, 64 of an 8-bit type
-HALVES = 2
 
 # 512 threads enter with 128 registers; 184 + 184 + 88 + 56 is what that pool gives back (ptx-isa: setmaxnreg).
 SOFTMAX_REGISTERS = 184
@@ -102,19 +106,23 @@ def plan_prefill_sm100(spec: KernelSpec) -> KernelPlan:
         key_ranges=ranges,
         regions=shared_memory_map(spec, layout),
         barriers=barriers(layout),
-        named_barriers=named_barriers(softmax_order=softmax_order, is_split=layout.splits_keys),
+        named_barriers=named_barriers(layout, softmax_order=softmax_order),
         roles=(
             Role(
                 "softmax",
                 HALVES,
                 SOFTMAX_REGISTERS,
-                "scores of 128 rows each to probabilities, in tensor memory",
+                "scores of 128 rows each to probabilities, in tensor memory"
+                if layout.query_tiles == HALVES
+                else "scores of every other key tile each to probabilities, in tensor memory",
             ),
             Role(
                 "correction",
                 1,
                 CORRECTION_REGISTERS,
-                "rescales both outputs, in the end brings them to shared memory",
+                "rescales the output, in the end brings it to shared memory"
+                if layout.single_output
+                else "rescales both outputs, in the end brings them to shared memory",
             ),
             Role(
                 "issue",
@@ -144,42 +152,85 @@ def plan_prefill_sm100(spec: KernelSpec) -> KernelPlan:
         softmax_order=softmax_order,
         state_elements=state_elements(spec, outputs=layout.padded_v_head_dim, rows=1),
         cta_group=layout.cta_group,
+        alternates_keys=layout.query_tiles == 1,
+        single_output=layout.single_output,
     )
 
 
+def forms(config: FA4Config) -> list[tuple[int, bool]]:
+    """Query tiles of 128 rows and single output, of each form that a spec lets the planner choose, best first.
+
+    One query tile with two outputs is a choice for short queries, so it is only taken where it is asked for.
+    """
+    if config.tile_m is None and config.single_output is None:
+        return [(2, False), (1, True)]
+    return [
+        (query_tiles, single_output)
+        for query_tiles, single_output in ((2, False), (1, False), (1, True))
+        if config.tile_m in (None, HALF_M * query_tiles)
+        and config.single_output in (None, single_output)
+    ]
+
+
 def choose_layout(spec: KernelSpec) -> FA4Layout:
-    """The configuration that the spec asks for, or the widest key tile that fits.
+    """The configuration that the spec asks for, or the first form and widest key tile that fit.
 
     Raises:
         PlanError: What the spec asks for does not fit; the message shows the budget and one that does.
     """
-    asked = spec.config.tile_n
-    layout_of = functools.partial(
-        fa4_layout,
-        spec.geometry,
-        ARCHS[spec.arch],
-        element_bytes=DTYPES[spec.dtype].size_bytes,
-        cta_group=spec.config.cta_group or 1,
-        tile_bytes=tile_bytes(spec),
-        splits_keys=splits_keys(spec),
-    )
-    choices = [layout_of(tile_n=n) for n in TILE_N_CHOICES if n <= layout_of().tile_n]
-    fitting = [layout for layout in choices if not problems(spec, layout)]
-    if asked is None and fitting:
+    config = spec.config
+    if not forms(config):
+        output = " with single_output" if config.single_output else ""
+        raise PlanError(
+            f"config: tile_m {config.tile_m}{output} is no form of {spec.arch} {spec.op}\n"
+            f"  use tile_m {2 * HALF_M}, or {HALF_M} with or without single_output"
+        )
+    tiles = TILE_N_CHOICES if config.tile_n is None else (config.tile_n,)
+    wanted = layouts(spec, forms(config), tiles)
+    fitting = [layout for layout in wanted if not problems(spec, layout)]
+    if fitting:
         return fitting[0]
-    wanted = layout_of(tile_n=asked or LEAST_TILE_N)
-    found = problems(spec, wanted)
-    if not found:
-        return wanted
-    default = [layout for layout in choices if layout.supported()]
-    advice = (
-        f"use tile_n {default[0].tile_n} with {default[0].kv_slots} slots of K and V "
-        f"({default[0].shared_memory_bytes / 1024:.0f} KiB)"
-        if default
-        else "change these fields: with them, no configuration of this family fits"
-    )
-    where = f"config.tile_n: {wanted.tile_n} does not fit {spec.arch}"
-    raise PlanError("\n".join([where, *(f"  {line}" for line in found), f"  {advice}"]))
+    nearest = wanted[len(tiles) - 1]  # the best form, with the narrowest tile
+    others = layouts(spec, [*forms(config), *forms(FA4Config())], TILE_N_CHOICES)
+    advice = advice_for(nearest, [layout for layout in others if layout.supported()])
+    where = f"config.tile_n: {nearest.tile_n} does not fit {spec.arch}"
+    lines = (f"  {line}" for line in problems(spec, nearest))
+    raise PlanError("\n".join([where, *lines, f"  {advice}"]))
+
+
+def advice_for(refused: FA4Layout, fitting: list[FA4Layout]) -> str:
+    """What to write instead of a configuration that does not fit."""
+    if not fitting:
+        return "change these fields: with them, no configuration of this family fits"
+    best = fitting[0]
+    kib = best.shared_memory_bytes / 1024
+    found = [f"use tile_n {best.tile_n} with {best.kv_slots} slots of K and V ({kib:.0f} KiB)"]
+    if best.tile_m != refused.tile_m:
+        found.append(f"tile_m {best.tile_m}")
+    if best.single_output and not refused.single_output:
+        found.append("single_output true")
+    return ", ".join(found)
+
+
+def layouts(
+    spec: KernelSpec, forms: Iterable[tuple[int, bool]], tiles: Iterable[int]
+) -> list[FA4Layout]:
+    """Configurations of each form with each key tile."""
+    return [
+        fa4_layout(
+            spec.geometry,
+            ARCHS[spec.arch],
+            query_tiles=query_tiles,
+            single_output=single_output,
+            tile_n=n,
+            element_bytes=DTYPES[spec.dtype].size_bytes,
+            cta_group=spec.config.cta_group or 1,
+            tile_bytes=tile_bytes(spec),
+            splits_keys=splits_keys(spec),
+        )
+        for query_tiles, single_output in forms
+        for n in tiles
+    ]
 
 
 def problems(spec: KernelSpec, layout: FA4Layout) -> list[str]:
@@ -205,12 +256,6 @@ def problems(spec: KernelSpec, layout: FA4Layout) -> list[str]:
     return found + layout.problems()
 
 
-def named_barriers(*, softmax_order: bool, is_split: bool) -> tuple[NamedBarrier, ...]:
-    """The hardware barriers: the softmax warpgroups' turns, and the correction warps among themselves."""
-    turns = (NamedBarrier("turn", 1, HALVES),) if softmax_order else ()
-    return (*turns, NamedBarrier("correction", 1 + HALVES, 1)) if is_split else turns
-
-
 def tensor_memory_map(layout: FA4Layout) -> tuple[TensorRegion, ...]:
     """Columns of tensor memory; probabilities lie over scores that have been read."""
     probability_width = layout.tile_n * layout.element_bytes // 4
@@ -226,10 +271,8 @@ def tensor_memory_map(layout: FA4Layout) -> tuple[TensorRegion, ...]:
             ),
         ]
     found += [
-        TensorRegion(
-            f"O{half}", layout.output_columns[half], layout.padded_v_head_dim, "output, fp32"
-        )
-        for half in range(HALVES)
+        TensorRegion(f"O{i}", layout.output_columns[i], layout.padded_v_head_dim, "output, fp32")
+        for i in range(layout.outputs)
     ]
     return tuple(found)
 
@@ -247,8 +290,8 @@ def shared_memory_map(spec: KernelSpec, layout: FA4Layout) -> tuple[Region, ...]
             "q",
             element,
             element_bytes,
-            (HALVES, q_panels, HALF_M, PANEL_COLUMNS),
-            "of each half; then its output",
+            (layout.query_tiles, q_panels, HALF_M, PANEL_COLUMNS),
+            "of each half; then its output" if layout.query_tiles == HALVES else "then the output",
         ),
         (
             "kv",
@@ -274,10 +317,18 @@ def shared_memory_map(spec: KernelSpec, layout: FA4Layout) -> tuple[Region, ...]
         (
             "factor",
             "float",
-            FACTOR_BYTES,
+            ROW_BYTES,
             (HALVES, HALF_M),
             "of each row: what its output lacks, in the end 1 / sum",
         ),
+    ]
+    if layout.query_tiles == 1:
+        values = "of each row: maximum and sum over a half's key tiles"
+        requests.append(("state", "float", ROW_BYTES, (HALVES, 2, HALF_M), values))
+    if layout.single_output:
+        values = "of each row: to which its output refers"
+        requests.append(("maximum", "float", ROW_BYTES, (HALVES, HALF_M), values))
+    requests += [
         ("tensor_memory", "uint32", ADDRESS_BYTES, (1,), "address of the first column"),
     ]
     if layout.splits_keys:
@@ -304,15 +355,21 @@ def barriers(layout: FA4Layout) -> tuple[Barrier, ...]:
     k_bytes = layout.element_bytes * n * layout.padded_qk_head_dim
     v_bytes = layout.element_bytes * n * layout.padded_v_head_dim
     warps = 4  # of a warpgroup; one lane arrives for each
+    tiles, outputs = layout.query_tiles, layout.outputs
     both, leader = (" of both CTAs", "leader's ") if ctas == 2 else ("", "")
     q_waits = (
         "leader's MMA warp, correction warps"
         if ctas == 2
         else "MMA warp (correction, if there is no key)"
     )
+    maximum = (
+        (Barrier("maximum_full", HALVES, warps, 0, "softmax warps", "the other half's"),)
+        if layout.single_output
+        else ()
+    )
     return (
-        Barrier("q_full", HALVES, 1, q_bytes, f"load warp{both}", q_waits),
-        Barrier("q_empty", HALVES, 1, 0, "store warp", "load warp"),
+        Barrier("q_full", tiles, 1, q_bytes, f"load warp{both}", q_waits),
+        Barrier("q_empty", tiles, 1, 0, "store warp", "load warp"),
         Barrier(
             "kv_full",
             layout.kv_slots,
@@ -334,8 +391,9 @@ def barriers(layout: FA4Layout) -> tuple[Barrier, ...]:
         Barrier("p_last", HALVES, warps * ctas, 0, f"softmax warps{both}", f"{leader}MMA warp"),
         Barrier("factor_full", HALVES, warps, 0, "softmax warps", "correction warps"),
         Barrier("factor_empty", HALVES, warps, 0, "correction warps", "softmax warps"),
-        Barrier("o_full", HALVES, 1, 0, "products", "correction warps"),
-        Barrier("o_staged", HALVES, warps, 0, "correction warps", "store warp"),
+        *maximum,
+        Barrier("o_full", outputs, 1, 0, "products", "correction warps"),
+        Barrier("o_staged", tiles, warps, 0, "correction warps", "store warp"),
         Barrier(
             "tile_full",
             TILE_SLOTS,
@@ -353,6 +411,16 @@ def barriers(layout: FA4Layout) -> tuple[Barrier, ...]:
             f"{leader}load warp",
         ),
     )
+
+
+def named_barriers(layout: FA4Layout, *, softmax_order: bool) -> tuple[NamedBarrier, ...]:
+    """The hardware barriers: softmax warpgroups between them, the correction warps among themselves."""
+    choices = (
+        (softmax_order, NamedBarrier("turn", 1, HALVES)),
+        (layout.splits_keys, NamedBarrier("correction", 1 + HALVES, 1)),
+        (layout.query_tiles == 1, NamedBarrier("merge", 2 + HALVES, 1)),
+    )
+    return tuple(barrier for is_used, barrier in choices if is_used)
 
 
 def tensor_maps(spec: KernelSpec, layout: FA4Layout) -> tuple[TensorMapPlan, ...]:

@@ -24,20 +24,17 @@ class Offer:
     """What one family lets a spec choose.
 
     Attributes:
-        head_dims: qk_nope_head_dim, qk_rope_head_dim, v_head_dim.
         dtypes: Element types of the operands.
         chosen_by_user: Fields of `config` with several values.
         fixed_config: Fields with one.
     """
 
-    head_dims: tuple[tuple[int, int, int], ...]
     dtypes: tuple[str, ...]
     chosen_by_user: tuple[str, ...]
     fixed_config: dict[str, object]
 
 
 SM90 = Offer(
-    HEAD_DIMS,
     ("bfloat16", "float16"),  # wgmma would need a transposed V of 8 bits
     ("tile_n", "k_stages", "v_stages", "rescale_threshold", "ping_pong", "half_diagonal"),
     {
@@ -55,17 +52,22 @@ SM90 = Offer(
     },
 )
 SM100 = Offer(
-    HEAD_DIMS[:2],  # two outputs of 256 columns leave no tensor memory for scores
     ("bfloat16", "float16", "float8_e4m3fn"),
-    ("tile_n", "rescale_threshold", "exp2_emulation_share", "softmax_order", "cta_group"),
+    (
+        "tile_m",
+        "tile_n",
+        "single_output",
+        "rescale_threshold",
+        "exp2_emulation_share",
+        "softmax_order",
+        "cta_group",
+    ),
     {
-        "tile_m": 256,
         "kv_ring": "shared",
         "qk_stages": 1,
         "pv_stages": 2,
         "swizzle_bytes": 128,
         "cluster_size": 1,
-        "single_output": False,
         "epilogue": "tma",
         "producer_registers": 56,
         "math_registers": 184,
@@ -100,7 +102,17 @@ def unsupported(spec: KernelSpec, offer: Offer) -> Iterable[str]:
         yield f"partition.splits: {splits}; available: up to {MOST_SPLITS}, or auto"
     if splits_keys(spec) and spec.config.cta_group == 2:
         yield "partition: split_kv, and config.cta_group is 2; available: none, or cta_group 1"
+    if offer is SM100 and has_one_query_tile(spec):
+        if splits_keys(spec):
+            yield "partition: split_kv, and a tile has 128 query rows; available: none"
+        if spec.config.cta_group == 2:
+            yield "config.cta_group: 2, and a tile has 128 query rows; available: 1"
     yield from unsupported_config(spec, offer)
+
+
+def has_one_query_tile(spec: KernelSpec) -> bool:
+    """Whether a kernel for sm_100a has tiles of 128 query rows: asked for, or since V is too wide for two outputs."""
+    return spec.config.tile_m == 128 or spec.geometry.v_head_dim > 192
 
 
 def unsupported_mask(mask: Any) -> Iterable[str]:  # Any: the union of spec.mask
@@ -122,8 +134,8 @@ def unsupported_operands(spec: KernelSpec, offer: Offer) -> Iterable[str]:
     """Reasons that lie in dtypes, dimensions and layouts."""
     geometry = spec.geometry
     dims = (geometry.qk_nope_head_dim, geometry.qk_rope_head_dim, geometry.v_head_dim)
-    if dims not in offer.head_dims:
-        choices = ", ".join(f"{nope}+{rope}/{v}" for nope, rope, v in offer.head_dims)
+    if dims not in HEAD_DIMS:
+        choices = ", ".join(f"{nope}+{rope}/{v}" for nope, rope, v in HEAD_DIMS)
         yield (
             f"geometry: qk_nope_head_dim + qk_rope_head_dim / v_head_dim {dims[0]}+{dims[1]}/{dims[2]}; "
             f"available: {choices}"

@@ -77,6 +77,7 @@ def _sm100_constants(plan: KernelPlan) -> list[Constant]:
     scores, probabilities, output = (plan.tensor_region(name) for name in ("S0", "P0", "O0"))
     found = _pair_tile(plan) if plan.cta_group == 2 else _single_tile(plan)
     found += [
+        *_output_count(plan),
         Constant(
             "int",
             "kFirstPartKeys",
@@ -106,7 +107,12 @@ def _sm100_constants(plan: KernelPlan) -> list[Constant]:
             str(probabilities.first_column - scores.first_column),
             "columns from scores to their probabilities",
         ),
-        Constant("int", "kOutputColumn", str(output.first_column), "first of both outputs"),
+        Constant(
+            "int",
+            "kOutputColumn",
+            str(output.first_column),
+            "first of the output" if plan.single_output else "first of both outputs",
+        ),
         Constant("int", "kLoadWarp", str(prefill_sm100.LOAD_WARP)),
         Constant("int", "kMmaWarp", str(prefill_sm100.MMA_WARP)),
         Constant("int", "kStoreWarp", str(prefill_sm100.STORE_WARP)),
@@ -163,6 +169,16 @@ def _pair_tile(plan: KernelPlan) -> list[Constant]:
         Constant("int", "kKRows", str(plan.tile_n // ctas), "keys of K in one block"),
         Constant("int", "kVColumns", str(geometry.v_head_dim // ctas), "of V in one block"),
     ]
+
+
+def _output_count(plan: KernelPlan) -> list[Constant]:
+    """How many outputs a row has, where the halves share the rows."""
+    if not plan.alternates_keys:
+        return []
+    meaning = (
+        "both halves' of the key tiles" if plan.single_output else "one a half of the key tiles"
+    )
+    return [Constant("int", "kOutputs", str(1 if plan.single_output else 2), meaning)]
 
 
 def _rescale_threshold(plan: KernelPlan) -> Constant:

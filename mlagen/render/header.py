@@ -24,6 +24,19 @@ SCHEDULES = {
         "  correction  { O *= factor }; in the end O / sum -> shared memory -> store warp",
     ),
 }
+# Of prefill_sm100 where the halves are key tiles in turn, with an output each and with one.
+TWO_OUTPUTS_SCHEDULE = (
+    "  load warp   tile -> K(n) -> V(n) -> Q -> { K(n-1) -> V(n-1) }",
+    "  MMA warp    S0 = Q K(n)' -> S1 = Q K(n-1)' -> { O0 += P0 V(n) -> S0 = Q K(n-2)' -> O1 += P1 V(n-1) -> S1 }",
+    "  softmax     S -> maximum -> factor to correction -> P, in two parts -> sum; in the end each half's share / sum",
+    "  correction  { O *= factor }; in the end the sum of O * share / sum -> shared memory -> store warp",
+)
+ONE_OUTPUT_SCHEDULE = (
+    "  load warp   tile -> K(n) -> V(n) -> Q -> { K(n-1) -> V(n-1) }",
+    "  MMA warp    S0 = Q K(n)' -> S1 = Q K(n-1)' -> { O += P0 V(n) -> S0 = Q K(n-2)' -> O += P1 V(n-1) -> S1 }",
+    "  softmax     S -> maximum of both halves -> factor to correction -> P, in two parts -> sum; in the end 1 / sum",
+    "  correction  { O *= factor }; in the end O / sum -> shared memory -> store warp",
+)
 
 
 PARTS_SCHEDULE = (
@@ -62,9 +75,15 @@ def header_lines(plan: KernelPlan) -> list[str]:
         f"{kib(plan.cost.bytes_from_l2)} KiB of K and V from L2",
         "",
         "Schedule",
-        *SCHEDULES[plan.family],
+        *_schedule_lines(plan),
         *([PARTS_SCHEDULE] if plan.state_elements else []),
     ]
+
+
+def _schedule_lines(plan: KernelPlan) -> tuple[str, ...]:
+    if plan.alternates_keys:
+        return ONE_OUTPUT_SCHEDULE if plan.single_output else TWO_OUTPUTS_SCHEDULE
+    return SCHEDULES[plan.family]
 
 
 def _tile_lines(plan: KernelPlan) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -179,6 +180,7 @@ def _sm90_names(plan: KernelPlan) -> dict[str, Any]:
     width = plan.spec.geometry.v_head_dim
     return {
         "halves": False,
+        "row_halves": False,
         "outputs_per_thread": width // 2,
         "output_width": width,
         "score_widths": [plan.tile_n, plan.tile_n // 2] if plan.half_diagonal else [plan.tile_n],
@@ -190,18 +192,26 @@ def _sm100_names(plan: KernelPlan) -> dict[str, Any]:
     """What only the templates for Blackwell use."""
     element_bytes = DTYPES[plan.spec.dtype].size_bytes
     product_columns = 32 // element_bytes
-    pair = plan.cta_group == 2
+    pair, alternating = plan.cta_group == 2, plan.alternates_keys
     return {
         "halves": True,
+        "row_halves": not alternating,
+        "alternating": alternating,
+        "single_output": plan.single_output,
+        "seen_by": "blocks" if alternating else "half",
         # Where a block's own rows of a half, and of a block of K, begin.
         "own_keys": " + rank_in_pair() * kKRows" if pair else "",
         "own_rows": " + rank_in_pair() * kHalfRows" if pair else "",
+        "rows_before_half": "" if alternating else " + half * kHalfM",
         "half_rows": "kHalfRows" if pair else "kHalfM",
         "k_rows": "kKRows" if pair else "kTileN",
         "has_rope": plan.spec.geometry.qk_rope_head_dim > 0,
         "tensor_load_widths": (16, 32),
         "probability_groups": range(0, plan.tile_n, prefill_sm100.PROBABILITY_GROUP),
-        "staged_output": _staged_output_of_fp8 if element_bytes == 1 else _staged_output,
+        "staged_output": functools.partial(
+            _staged_output_of_fp8 if element_bytes == 1 else _staged_output,
+            half="0" if alternating else "half",
+        ),
         "operand_type": OPERAND_TYPES[plan.spec.dtype],
         "element_bytes": element_bytes,
         "product_columns": product_columns,
@@ -212,14 +222,14 @@ def _sm100_names(plan: KernelPlan) -> dict[str, Any]:
     }
 
 
-def _staged_output(panel: str) -> str:
-    """Where a panel of the output of `half` is laid out: over one of Q, which has the same size."""
-    return f"shared.q[half][{panel}]"
+def _staged_output(panel: str, *, half: str) -> str:
+    """Where a panel of the output of a half's rows is laid out: over one of Q, which has the same size."""
+    return f"shared.q[{half}][{panel}]"
 
 
-def _staged_output_of_fp8(panel: str) -> str:
+def _staged_output_of_fp8(panel: str, *, half: str) -> str:
     """The same over a Q of narrower elements."""
-    return f"staged_output(shared, half, {panel})"
+    return f"staged_output(shared, {half}, {panel})"
 
 
 def _k_panels(plan: KernelPlan, rope_head: str) -> list[Panel]:

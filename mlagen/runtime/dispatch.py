@@ -43,7 +43,7 @@ def select(
     *,
     arch: str | None,
     source: str,
-    cost: Callable[[KernelSpec], float],
+    reluctance: Callable[[KernelSpec, Call], tuple[float, float]],
 ) -> KernelSpec:
     """The kernel that computes this call.
 
@@ -52,7 +52,7 @@ def select(
         call: Tensors and options.
         arch: The device's architecture; None for that of the first kernel that fits, as for the reference.
         source: Where the specs come from, for messages.
-        cost: Of a spec, to choose between several configurations of one meaning.
+        reluctance: The least of several configurations of one meaning is chosen, of equals the first.
 
     Raises:
         NoKernelError: None fits; names the nearest and what to add.
@@ -68,7 +68,7 @@ def select(
     fitting = _prefer(fitting, lambda spec: spec.score_mod.kind == "identity")
     fitting = _prefer_length(fitting, call.options.max_seqlen_q)
     _refuse_ambiguity(fitting)
-    return min(fitting, key=cost) if len(fitting) > 1 else fitting[0]
+    return min(fitting, key=lambda spec: reluctance(spec, call)) if len(fitting) > 1 else fitting[0]
 
 
 def _wants_lse(call: Call) -> bool:

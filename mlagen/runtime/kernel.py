@@ -8,8 +8,7 @@ from numbers import Integral, Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from mlagen.errors import DeviceError, InputError, MlagenError
-from mlagen.plan import plan_kernel
+from mlagen.errors import DeviceError, InputError
 from mlagen.runtime import driver as driver_module
 from mlagen.runtime.addressing import check_strides
 from mlagen.runtime.arguments import parse_call
@@ -19,6 +18,7 @@ from mlagen.runtime.device import devices_of
 from mlagen.runtime.device_values import check_device_values
 from mlagen.runtime.dispatch import normalised, select
 from mlagen.runtime.inputs import check_presence, check_tensors
+from mlagen.runtime.preference import reluctance
 from mlagen.runtime.simulator import Simulated, Simulator, run_simulated
 from mlagen.settings import Settings
 from mlagen.spec.model import KernelSpec, SpecFile
@@ -290,7 +290,9 @@ class Kernels:
 
     def _prepare(self, device: Device, call: Call) -> Recipe:
         """Choose, check, load."""
-        spec = select(self.specs, call, arch=device.arch.name, source=self._source, cost=_cost)
+        spec = select(
+            self.specs, call, arch=device.arch.name, source=self._source, reluctance=reluctance
+        )
         extents = check_tensors(spec, call)
         check_strides(call)
         if call.options.validate:
@@ -343,14 +345,16 @@ class Kernels:
             import torch
 
             _refuse_gradients(call, enabled=torch.is_grad_enabled())
-        spec = select(self.specs, call, arch=simulator.arch, source=self._source, cost=_cost)
+        spec = select(
+            self.specs, call, arch=simulator.arch, source=self._source, reluctance=reluctance
+        )
         return run_simulated(self._binaries.get_with_lines(spec), call, simulator)
 
     def _run_reference(self, call: Call) -> Any:
         """Compute with float64, and round once."""
         from mlagen.verify.reference import reference
 
-        spec = select(self.specs, call, arch=None, source=self._source, cost=_cost)
+        spec = select(self.specs, call, arch=None, source=self._source, reluctance=reluctance)
         extents = check_tensors(spec, call)
         # The reference reads these values anyway.
         check_device_values(spec, call, extents)
@@ -370,15 +374,6 @@ def _checked_call(arguments: Mapping[str, Any]) -> Call:
     call = normalised(parse_call(arguments))
     check_presence(call)
     return call
-
-
-def _cost(spec: KernelSpec) -> float:
-    """Estimated cycles of one score, to choose between configurations of equal meaning."""
-    try:
-        plan = plan_kernel(spec)
-    except MlagenError:
-        return float("inf")
-    return max(plan.cost.tensor_cycles, plan.cost.exp2_cycles) / (plan.tile_m * plan.tile_n)
 
 
 def _merged(tensors: Mapping[str, Any], arguments: dict[str, Any]) -> Mapping[str, Any]:

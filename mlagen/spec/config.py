@@ -20,7 +20,8 @@ class FA4Config(SpecModel):
         ge=16,
         le=512,
         multiple_of=16,
-        description="Query rows of a CTA, multiple of 16, 16 to 512 (BM).",
+        description="Query rows of a CTA, multiple of 16, 16 to 512; sm_100a has 256 and 128, whose key tiles the "
+        "softmax warpgroups take in turn (BM).",
     )
     tile_n: int | None = Field(
         None,
@@ -61,7 +62,9 @@ class FA4Config(SpecModel):
         description="CTAs of a cluster that share K and V loads by multicast; not in the origin.",
     )
     single_output: bool | None = Field(
-        None, description="One output accumulator for both key parities; sm_100a only (single-O)."
+        None,
+        description="One output accumulator for the key tiles of both softmax warpgroups, with tile_m 128; sm_100a "
+        "only (single-O).",
     )
     rescale_threshold: float | None = Field(
         None,

@@ -49,6 +49,40 @@ def test_deepseek_budget_equals_the_sum_by_hand() -> None:
     assert plan().shared_memory_bytes == 226 * KIB
 
 
+def test_one_query_tile_leaves_a_slot_more() -> None:
+    kernel = plan(config={"tile_m": 128})
+    assert (kernel.tile_m, kernel.tile_n, kernel.kv_slots) == (128, 128, 4)
+    # Q 128 x 192; four slots; two buffers of rope columns.
+    operands = 2 * (128 * 192 + 4 * 128 * 128 + 2 * 128 * 64)
+    # 27 barriers of 8, 2 tiles of 32, a factor, a maximum and a sum a row and half, one address.
+    rest = 27 * 8 + 2 * 32 + 6 * 128 * 4 + 4
+    assert sum(barrier.copies for barrier in kernel.barriers) == 27
+    assert kernel.shared_memory_bytes == math.ceil((operands + rest) / KIB) * KIB
+    assert kernel.cost.tensor_cycles == plan().cost.tensor_cycles // 2
+
+
+def test_values_of_256_columns_have_one_output_of_128_rows() -> None:
+    kernel = plan("256x256")
+    assert (kernel.tile_m, kernel.tile_n, kernel.kv_slots) == (128, 64, 4)
+    assert kernel.single_output
+    columns = {one.name: (one.first_column, one.columns) for one in kernel.tensor_regions}
+    assert columns == {
+        "S0": (0, 64),
+        "P0": (32, 32),
+        "S1": (64, 64),
+        "P1": (96, 32),
+        "O0": (128, 256),
+    }
+
+
+def test_two_outputs_of_256_columns_are_refused_with_what_fits() -> None:
+    with pytest.raises(PlanError) as refusal:
+        plan("256x256", config={"single_output": False})
+    assert "tensor memory: 640 columns, 512 available" in str(refusal.value)
+    advice = "use tile_n 64 with 4 slots of K and V (213 KiB), tile_m 128, single_output true"
+    assert advice in str(refusal.value)
+
+
 def test_twelve_warps_and_two_more_take_each_tile() -> None:
     (empty,) = (barrier for barrier in plan().barriers if barrier.name == "tile_empty")
     assert empty.arrivals == 4 * 3 + 2
@@ -102,6 +136,8 @@ def test_the_map_takes_what_the_configuration_says(shipped: KernelPlan) -> None:
         shipped.spec.geometry,
         shipped.arch,
         cta_group=shipped.cta_group,
+        query_tiles=shipped.tile_m // 128,
+        single_output=shipped.single_output,
         tile_n=shipped.tile_n,
         element_bytes=element_bytes(shipped),
         tile_bytes=next(one.element_bytes for one in shipped.regions if one.name == "tile"),
@@ -112,7 +148,7 @@ def test_the_map_takes_what_the_configuration_says(shipped: KernelPlan) -> None:
 
 @every_shipped
 def test_operand_panels_lie_on_swizzle_atoms(shipped: KernelPlan) -> None:
-    for region in shipped.regions[:3]:
+    for region in (one for one in shipped.regions if one.name in ("q", "kv", "k_rope")):
         assert region.offset_bytes % 1024 == 0, region.name
         assert region.element_bytes * math.prod(region.shape[-2:]) % 1024 == 0, region.name
 
@@ -155,9 +191,7 @@ def test_full_barriers_expect_the_bytes_of_their_boxes(shipped: KernelPlan) -> N
 @pytest.mark.parametrize(
     ("options", "reason"),
     [
-        ({"config": {"tile_m": 128}}, "config.tile_m: 128; available: 256"),
         ({"config": {"kv_ring": "separate"}}, "config.kv_ring: separate; available: shared"),
-        ({"config": {"single_output": True}}, "config.single_output: True; available: False"),
         ({"mask": "document"}, "mask: document"),
         (
             {"partition": "split_kv", "config": {"cta_group": 2}},
@@ -172,9 +206,10 @@ def test_options_without_a_kernel_are_refused_by_name(options: dict[str, Any], r
     assert reason in str(refusal.value)
 
 
-def test_wide_values_are_refused_with_the_dimensions_there_are() -> None:
-    with pytest.raises(UnsupportedError, match=r"192\+64/256; available: 128\+64/128, 64\+64/128"):
-        plan("256x256")
+@pytest.mark.parametrize("config", [{"tile_m": 64}, {"tile_m": 256, "single_output": True}])
+def test_there_are_three_forms(config: dict[str, Any]) -> None:
+    with pytest.raises(PlanError, match="use tile_m 256, or 128 with or without single_output"):
+        plan(config=config)
 
 
 @pytest.mark.parametrize(

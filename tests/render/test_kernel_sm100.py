@@ -61,6 +61,10 @@ def test_header_holds_spec_and_budget(shipped: KernelPlan) -> None:
     assert "184 registers a thread" in header
     p0, p1 = (64, 192) if shipped.spec.dtype != "float8_e4m3fn" else (96, 224)
     tensor = f"S0 0-127, P0 {p0}-127, S1 128-255, P1 {p1}-255, O0 256-383, O1 384-511 of 512"
+    if shipped.spec.geometry.v_head_dim == 256:
+        tensor = "S0 0-63, P0 32-63, S1 64-127, P1 96-127, O0 128-383 of 512"
+    elif shipped.single_output:
+        tensor = "S0 0-127, P0 64-127, S1 128-255, P1 192-255, O0 256-383 of 512"
     assert tensor in header
 
 

@@ -12,6 +12,7 @@ from mlagen.plan import plan_kernel
 from mlagen.plan.name import kernel_name
 from mlagen.runtime.arguments import parse_call
 from mlagen.runtime.dispatch import select
+from mlagen.runtime.preference import reluctance
 from tests.runtime.calls import GLM_FLASH, PAGED_64, make_spec, make_tensors
 
 if TYPE_CHECKING:
@@ -96,6 +97,38 @@ def test_kernels_of_one_meaning_are_chosen_by_cost(fake: FakeDriver, load: LoadF
     first, second = (launch.entry for launch in fake.launches)
     assert first == kernel_name(narrow), "of equal cost a score, the first of the file"
     assert second == kernel_name(wide)
+
+
+@pytest.mark.parametrize(
+    ("lengths", "heads", "options", "rows"),
+    [
+        ((128,) * 40, 128, {"max_seqlen_q": 128}, 128),
+        ((128,) * 40, 128, {"max_seqlen_q": 129}, 256),  # a bound: no length lies on the host
+        ((128,) * 40, 128, {}, 256),
+        ((60, 60), 128, {}, 128),  # not longer than all rows together
+        ((200,), 74, {}, 128),  # 74 whole tiles for 148 SMs
+        ((200,), 75, {}, 256),
+        ((300, 1, 1), 18, {}, 128),  # at most 1 + 3
+        ((300, 1, 1), 19, {}, 256),
+    ],
+)
+def test_few_rows_or_few_tiles_get_tiles_of_128_rows(
+    lengths: tuple[int, ...],
+    heads: int,
+    options: dict[str, int],
+    rows: int,
+) -> None:
+    blackwell = {"arch": "sm_100a", "kv": "ragged", "k_rope": "ragged", "q_form": "split"}
+    whole, half = make_spec(**blackwell), make_spec(**blackwell, config={"tile_m": 128})
+    tensors = make_tensors(whole, q_lens=lengths, k_lens=lengths, heads=1)
+    tensors = {
+        name: tensor.expand(-1, heads, -1) if tensor.ndim == 3 else tensor
+        for name, tensor in tensors.items()
+    }
+    call = parse_call({**tensors, **options})
+    for specs in ((whole, half), (half, whole)):
+        chosen = select(specs, call, arch="sm_100a", source="", reluctance=reluctance)
+        assert plan_kernel(chosen).tile_m == rows
 
 
 def test_tensors_tell_layouts_apart(fake: FakeDriver, load: LoadFake) -> None:
@@ -239,5 +272,5 @@ def test_without_a_gpu_the_architecture_named_first_is_meant(load: LoadFake) -> 
     first, second = make_spec(mask="causal", arch="sm_100a"), make_spec(mask="causal")
     call = parse_call(make_tensors(first))
     for specs in ((first, second), (second, first)):
-        chosen = select(specs, call, arch=None, source="", cost=lambda _: 0.0)
+        chosen = select(specs, call, arch=None, source="", reluctance=lambda *_: (0.0, 0.0))
         assert chosen is specs[0]

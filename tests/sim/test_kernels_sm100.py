@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from mlagen.plan.support import SM100
 from mlagen.runtime.simulator import Simulator
 from mlagen.spec.config import FA4Config
 from mlagen.trials import Trial, run_trial
@@ -28,14 +27,15 @@ def on_blackwell(spec: KernelSpec) -> KernelSpec:
     return spec.model_copy(update={"arch": "sm_100a"})
 
 
-def is_offered(spec: KernelSpec) -> bool:
-    """Whether the family has its head dimensions; what else the grid holds, both families have."""
-    geometry = spec.geometry
-    dims = (geometry.qk_nope_head_dim, geometry.qk_rope_head_dim, geometry.v_head_dim)
-    return dims in SM100.head_dims
+def grid() -> dict[str, KernelSpec]:
+    """The option grid; of heads of 256, which share all but the form of the tile with the others, one in nine."""
+    found = grid_specs()
+    wide = [label for label, spec in found.items() if spec.geometry.v_head_dim == 256]
+    skipped = set(wide) - set(wide[::9])
+    return {label: on_blackwell(spec) for label, spec in found.items() if label not in skipped}
 
 
-GRID = {label: on_blackwell(spec) for label, spec in grid_specs().items() if is_offered(spec)}
+GRID = grid()
 KERNELS = {
     "causal": on_blackwell(spec_of(mask="causal")),
     "pages of 64": on_blackwell(spec_of(mask="causal", k_rope="paged_64")),
@@ -61,6 +61,32 @@ def with_config(spec: KernelSpec, **config: object) -> KernelSpec:
 def test_turns_and_emulated_exponentials(schedule: str, problem: str) -> None:
     config = {"softmax_order": True, "exp2_emulation_share": 0.5}
     assert_passes(with_config(KERNELS["causal"], **config), problem, schedule)
+
+
+ONE_TILE = {"tile_m": 128}
+ONE_OUTPUT = {"tile_m": 128, "single_output": True}
+
+
+@pytest.mark.parametrize("config", [ONE_TILE, ONE_OUTPUT], ids=["one tile", "one output"])
+@pytest.mark.parametrize(
+    ("problem", "schedule"),
+    [
+        (WALK, "lazy"),
+        ("many keys", "pct:1"),  # five blocks a half
+        ("one key", "lazy"),  # the second half has none
+        ("huge rising walk", "pct:2"),
+        ("three tiles walk", "eager"),  # an odd number of blocks
+    ],
+)
+def test_halves_that_share_the_keys_of_128_rows(
+    config: dict[str, object], problem: str, schedule: str
+) -> None:
+    assert_passes(with_config(KERNELS["causal"], **config), problem, schedule)
+
+
+@pytest.mark.parametrize("config", [ONE_TILE, ONE_OUTPUT], ids=["one tile", "one output"])
+def test_fp8_in_turns_at_the_keys_of_128_rows(config: dict[str, object]) -> None:
+    assert_passes(with_config(FP8, **config, softmax_order=True), WALK)
 
 
 FP8 = KERNELS["causal"].model_copy(update={"dtype": "float8_e4m3fn"})

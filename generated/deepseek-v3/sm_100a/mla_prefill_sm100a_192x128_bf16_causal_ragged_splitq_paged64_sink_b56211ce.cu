@@ -1,0 +1,1390 @@
+// mla_prefill_sm100a_192x128_bf16_causal_ragged_splitq_paged64_sink_b56211ce
+// MLA prefill for sm_100a: qk 128+64, v 128, bfloat16
+//
+// Rendered by mlagen; edits here are lost.
+//
+// Spec
+//   arch: "sm_100a"
+//   config: {"single_output": true, "tile_m": 128}
+//   dtype: "bfloat16"
+//   geometry: {"kv_lora_rank": 512, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "rope_scaling": {"factor": 40.0, "mscale_all_dim": 1.0, "type": "yarn"}, "v_head_dim": 128}
+//   k_rope: {"layout": "paged", "num_heads": 1, "page_size": 64, "row_width": 576}
+//   kv: {"layout": "ragged", "page_size": null, "row": "plain", "row_offsets": true, "seqlens": false}
+//   kv_length_counts: "total"
+//   lse: false
+//   mask: {"kind": "causal"}
+//   max_seqlen: "dynamic"
+//   op: "prefill"
+//   output_dtype: "bfloat16"
+//   partition: {"kind": "none"}
+//   q_form: "split"
+//   q_layout: "ragged"
+//   scheduler: {"kind": "queued", "order": "longest_first"}
+//   score_mod: {"kind": "identity"}
+//   sink: true
+//
+// Tile       128 query rows x 128 keys; K and V take turns in 4 slots
+// Roles      warpgroups 0-1, 184 registers a thread: scores of every other key tile each to probabilities, in tensor memory
+//            warpgroup 2, 88 registers a thread: rescales the output, in the end brings it to shared memory
+//            warpgroup 3, 56 registers a thread: a warp each draws tiles and loads, issues products, stores; one is idle
+// Registers  about 168 of a softmax thread: a row of scores and some packed probabilities
+// Shared     Q 48 + KV 128 + K_ROPE 32 + barriers 4.3 = 213 of 227 KiB
+// Tensor     S0 0-127, P0 64-127, S1 128-255, P1 192-255, O0 256-383 of 512 columns
+//
+// Barriers   (arrivals and bytes of one phase)
+//   q_full[1]       1  49152  load warp -> MMA warp (correction, if there is no key)
+//   q_empty[1]      1      0  store warp -> load warp
+//   kv_full[4]      1  49152  load warp (V: 32768 bytes) -> MMA warp
+//   kv_empty[4]     1      0  products -> load warp
+//   s_full[2]       1      0  products -> softmax warps
+//   p_ready[2]      8      0  softmax and correction warps -> MMA warp
+//   p_last[2]       4      0  softmax warps -> MMA warp
+//   factor_full[2]  4      0  softmax warps -> correction warps
+//   factor_empty[2]  4      0  correction warps -> softmax warps
+//   maximum_full[2]  4      0  softmax warps -> the other half's
+//   o_full[1]       1      0  products -> correction warps
+//   o_staged[1]     4      0  correction warps -> store warp
+//   tile_full[2]    1      0  load warp -> all other warps
+//   tile_empty[2]  14      0  all other warps -> load warp
+//
+// Step       1280 tensor-core cycles, 1024 of exp2, 80 KiB of K and V from L2
+//
+// Schedule
+//   load warp   tile -> K(n) -> V(n) -> Q -> { K(n-1) -> V(n-1) }
+//   MMA warp    S0 = Q K(n)' -> S1 = Q K(n-1)' -> { O += P0 V(n) -> S0 = Q K(n-2)' -> O += P1 V(n-1) -> S1 }
+//   softmax     S -> maximum of both halves -> factor to correction -> P, in two parts -> sum; in the end 1 / sum
+//   correction  { O *= factor }; in the end O / sum -> shared memory -> store warp
+using uint16 = unsigned short;
+using uint32 = unsigned int;
+using uint64 = unsigned long long;
+using int64 = long long;
+
+// The 128 opaque bytes of a CUtensorMap. TMA reads them through their address: the kernel takes them as grid constants.
+struct __align__(128) TensorMap {
+  char opaque[128];
+};
+
+// ---------------------------------------------------------------------------------------------------------------------
+// Constants
+// ---------------------------------------------------------------------------------------------------------------------
+
+constexpr int kTileM = 128;  // query rows of a block
+constexpr int kHalfM = 128;  // of a half: the M of tcgen05, a softmax warpgroup
+constexpr int kTileN = 128;  // keys of a step
+constexpr int kOutputs = 1;  // both halves' of the key tiles
+constexpr int kFirstPartKeys = 96;  // whose probabilities are handed over first
+constexpr int kKvSlots = 4;  // in which K and V take turns
+constexpr int kRopeBuffers = 2;
+constexpr int kTileSlots = 2;  // announced tiles
+constexpr int kQkNopeHeadDim = 128;
+constexpr int kQkHeadDim = 192;  // nope and rope columns of Q and K
+constexpr int kVHeadDim = 128;
+constexpr int kNopePanels = 2;
+constexpr int kElementBytes = 2;
+constexpr int kTensorMemoryColumns = 512;  // all there are
+constexpr int kScoreColumn = 0;  // first of both halves' scores
+constexpr int kProbabilityOffset = 64;  // columns from scores to their probabilities
+constexpr int kOutputColumn = 256;  // first of the output
+constexpr int kLoadWarp = 12;
+constexpr int kMmaWarp = 13;
+constexpr int kStoreWarp = 14;
+constexpr int kSoftmaxRegisters = 184;  // a thread, after setmaxnreg
+constexpr int kCorrectionRegisters = 88;
+constexpr int kIssueRegisters = 56;
+constexpr float kRescaleThreshold = 0.5f;  // base-2 growth of a maximum that is let pass
+constexpr int kPageSize = 64;  // keys of a page of the cache
+constexpr int kRowsPerPageBox = 64;
+constexpr int kPagesPerBlock = 2;
+
+constexpr uint32 kQHalfBytes = kElementBytes * kHalfM * kQkHeadDim;
+constexpr uint32 kKBytes = kElementBytes * kTileN * kQkHeadDim;
+constexpr uint32 kVBytes = kElementBytes * kTileN * kVHeadDim;
+
+constexpr int kThreads = 128 * 4;
+
+// Named barriers; 0 is __syncthreads.
+constexpr int kMergeBarrier = 4;  // both halves have said what they know of their rows
+constexpr int kSoftmaxThreads = 128 * 2;
+
+// The scalars and pointers of a launch.
+struct Arguments {
+  float softmax_scale_log2;  // softmax_scale * log2(e)
+  int num_heads;  // query heads
+  int batch;  // sequences
+  int total_q;  // query rows of the tensor
+  const int* cu_seqlens_q;  // [batch + 1] first query row of each, and the end
+  int max_seqlen_q;  // queries of a sequence beyond this are left out
+  int total_k;  // key rows of the tensor
+  const int* cu_seqlens_k;  // [batch + 1] first key row of each, and the end
+  const int* block_table;  // [batch, max_pages] page of each page_size keys
+  int64 block_table_stride;  // elements from row to row
+  int block_table_width;  // max_pages
+  int num_pages;  // pages of the cache
+  const float* sinks;  // [num_heads] logit of each head's sink, natural units
+  int* tickets;  // 0 before and after every launch
+};
+
+// ---------------------------------------------------------------------------------------------------------------------
+// Device functions
+// ---------------------------------------------------------------------------------------------------------------------
+
+constexpr uint32 kAllLanes = 0xffffffffu;
+
+// Tells the compiler that `value` is the same in the whole warp, so that addresses and branches made of it stay in
+// uniform registers; without it every descriptor is moved there lane by lane.
+__device__ __forceinline__ int uniform(int value) { return __shfl_sync(kAllLanes, value, 0); }
+
+// True in one lane of a converged warp, always the same one. PTX ISA: elect.sync.
+__device__ __forceinline__ bool elect_one() {
+  uint32 elected;
+  asm volatile("{.reg .pred p; elect.sync _|p, 0xffffffff; selp.u32 %0, 1, 0, p;}" : "=r"(elected));
+  return elected != 0;
+}
+
+// Sum over the lanes up to and including this one.
+__device__ __forceinline__ int inclusive_sum(int value) {
+  const int lane = threadIdx.x % 32;
+#pragma unroll
+  for (int distance = 1; distance < 32; distance *= 2) {
+    const int before = __shfl_up_sync(kAllLanes, value, distance);
+    if (lane >= distance) value += before;
+  }
+  return value;
+}
+
+// Maximum over the lanes up to and including this one.
+__device__ __forceinline__ int inclusive_max(int value) {
+#pragma unroll
+  for (int distance = 1; distance < 32; distance *= 2) {
+    value = max(value, __shfl_up_sync(kAllLanes, value, distance));
+  }
+  return value;
+}
+
+// Waits until `threads` threads have come to named barrier `id`. PTX ISA: barrier.sync.
+__device__ __forceinline__ void named_barrier_sync(int id, int threads) {
+  asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
+}
+
+// Comes to named barrier `id` without waiting. PTX ISA: barrier.arrive.
+__device__ __forceinline__ void named_barrier_arrive(int id, int threads) {
+  asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");
+}
+
+// Lowers, or raises, the registers that each thread of this warpgroup may hold. PTX ISA: setmaxnreg.
+template <int kRegisters>
+__device__ __forceinline__ void release_registers() {
+  asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kRegisters));
+}
+
+template <int kRegisters>
+__device__ __forceinline__ void claim_registers() {
+  asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kRegisters));
+}
+
+// Address of a shared-memory object as PTX wants it.
+__device__ __forceinline__ uint32 shared_address(const void* pointer) {
+  return static_cast<uint32>(__cvta_generic_to_shared(pointer));
+}
+
+// Sets how many arrivals end a phase of `barrier`. PTX ISA: mbarrier.init.
+__device__ __forceinline__ void barrier_init(uint64& barrier, uint32 arrivals) {
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(&barrier)), "r"(arrivals) : "memory");
+}
+
+// Makes initialised barriers visible to TMA. PTX ISA: fence.mbarrier_init.
+__device__ __forceinline__ void fence_barrier_init() {
+  asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+}
+
+// Arrives once; earlier writes of this thread are visible to whoever waits. PTX ISA: mbarrier.arrive.
+__device__ __forceinline__ void barrier_arrive(uint64& barrier) {
+  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(&barrier)) : "memory");
+}
+
+// Arrives once and announces the bytes that TMA will add to this phase, clipped parts of a box included.
+// PTX ISA: mbarrier.arrive.expect_tx.
+__device__ __forceinline__ void barrier_arrive_expect_bytes(uint64& barrier, uint32 bytes) {
+  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(&barrier)), "r"(bytes)
+               : "memory");
+}
+
+// Arrives once for a converged warp: earlier writes of all its lanes are visible to whoever waits.
+__device__ __forceinline__ void warp_arrive(uint64& barrier) {
+  __syncwarp();
+  if (elect_one()) barrier_arrive(barrier);
+}
+
+// Waits until the phase with this parity has ended. On a fresh barrier parity 1 passes and parity 0 blocks.
+// PTX ISA: mbarrier.try_wait.parity.
+__device__ __forceinline__ void barrier_wait(uint64& barrier, uint32 parity) {
+  asm volatile(
+      "{.reg .pred ended;\n"
+      "WAIT: mbarrier.try_wait.parity.shared::cta.b64 ended, [%0], %1;\n"
+      "@ended bra DONE;\n"
+      "bra WAIT;\n"
+      "DONE: }" ::"r"(shared_address(&barrier)),
+      "r"(parity)
+      : "memory");
+}
+
+// A position in a ring of kStages buffers. The parity flips at each wrap, and both survive from tile to tile, since the
+// barriers do: a role that skipped a buffer, or counted one twice, would read old data or wait for ever.
+template <int kStages>
+struct RingPosition {
+  int stage = 0;
+  uint32 parity = 0;
+
+  __device__ __forceinline__ void advance() {
+    stage += 1;
+    if (stage == kStages) {
+      stage = 0;
+      parity ^= 1;
+    }
+  }
+};
+
+// Fetches a tensor map into the descriptor cache, which hides the first miss. PTX ISA: prefetch.tensormap.
+__device__ __forceinline__ void prefetch_tensor_map(const TensorMap& map) {
+  asm volatile("prefetch.tensormap [%0];" ::"l"(&map) : "memory");
+}
+
+// Copies a box to shared memory and counts its bytes on `barrier`; elements outside the tensor arrive as zeros.
+// PTX ISA: cp.async.bulk.tensor.
+__device__ __forceinline__ void tma_load(void* destination, const TensorMap& map, uint64& barrier,
+                                         int c0, int c1, int c2) {
+  asm volatile(
+      "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes "
+      "[%0], [%1, {%3, %4, %5}], [%2];" ::"r"(shared_address(destination)),
+      "l"(&map), "r"(shared_address(&barrier)), "r"(c0), "r"(c1), "r"(c2)
+      : "memory");
+}
+
+// Copies a box to shared memory and counts its bytes on `barrier`; elements outside the tensor arrive as zeros.
+// PTX ISA: cp.async.bulk.tensor.
+__device__ __forceinline__ void tma_load(void* destination, const TensorMap& map, uint64& barrier,
+                                         int c0, int c1, int c2, int c3) {
+  asm volatile(
+      "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes "
+      "[%0], [%1, {%3, %4, %5, %6}], [%2];" ::"r"(shared_address(destination)),
+      "l"(&map), "r"(shared_address(&barrier)), "r"(c0), "r"(c1), "r"(c2), "r"(c3)
+      : "memory");
+}
+
+// Copies a box to shared memory and counts its bytes on `barrier`; elements outside the tensor arrive as zeros.
+// PTX ISA: cp.async.bulk.tensor.
+__device__ __forceinline__ void tma_load(void* destination, const TensorMap& map, uint64& barrier,
+                                         int c0, int c1, int c2, int c3, int c4) {
+  asm volatile(
+      "cp.async.bulk.tensor.5d.shared::cluster.global.mbarrier::complete_tx::bytes "
+      "[%0], [%1, {%3, %4, %5, %6, %7}], [%2];" ::"r"(shared_address(destination)),
+      "l"(&map), "r"(shared_address(&barrier)), "r"(c0), "r"(c1), "r"(c2), "r"(c3), "r"(c4)
+      : "memory");
+}
+
+// Copies a box from shared memory; elements outside the tensor are not written. PTX ISA: cp.async.bulk.tensor.
+__device__ __forceinline__ void tma_store(const TensorMap& map, const void* source,
+                                          int c0, int c1, int c2, int c3, int c4) {
+  asm volatile(
+      "cp.async.bulk.tensor.5d.global.shared::cta.bulk_group "
+      "[%0, {%2, %3, %4, %5, %6}], [%1];" ::"l"(&map),
+      "r"(shared_address(source)), "r"(c0), "r"(c1), "r"(c2), "r"(c3), "r"(c4)
+      : "memory");
+}
+
+// Waits until this thread's stores have read their shared memory, which may then be overwritten.
+// PTX ISA: cp.async.bulk.commit_group, cp.async.bulk.wait_group.read.
+__device__ __forceinline__ void tma_store_commit_and_wait_read() {
+  asm volatile("cp.async.bulk.commit_group;" ::: "memory");
+  asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
+}
+
+// Makes this thread's ordinary writes to shared memory visible to TMA and tensor cores. PTX ISA: fence.proxy.async.
+__device__ __forceinline__ void fence_async_proxy() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+
+// The rows of one sequence inside a tensor.
+struct Rows {
+  int batch;   // index of the sequence
+  int offset;  // its first row, where sequences lie one after the other
+  int length;
+};
+
+__device__ __forceinline__ Rows uniform(const Rows& rows) {
+  return Rows{uniform(rows.batch), uniform(rows.offset), uniform(rows.length)};
+}
+
+// A map of a ragged tensor in which TMA finds the end of a sequence itself. The row dimension has 2^30 rows of which a
+// sequence takes the last; two more dimensions of stride 2^34 - row and row bring the address back to
+// base + (offset + row) * stride, since 2^30 * 2^34 = 2^64. So rows past the end are zero when loaded, as if the tensor
+// ended there (a neighbour's NaN stays out), and skipped when stored (a neighbour's rows stay as they are).
+constexpr int kClippedRows = 1 << 30;
+
+__device__ __forceinline__ void load_clipped(void* destination, const TensorMap& map, uint64& barrier, int column,
+                                             int head, int row, const Rows& rows) {
+  tma_load(destination, map, barrier, column, head, kClippedRows - rows.length + row, kClippedRows,
+           rows.offset + rows.length);
+}
+
+// Rows past the end of a sequence are those of the next one: the mask hides them.
+__device__ __forceinline__ void load_packed(void* destination, const TensorMap& map, uint64& barrier, int column,
+                                            int head, int row, const Rows& rows) {
+  tma_load(destination, map, barrier, column, head, rows.offset + row);
+}
+
+__device__ __forceinline__ void store_clipped(const TensorMap& map, const void* source, int column, int head, int row,
+                                              const Rows& rows) {
+  tma_store(map, source, column, head, kClippedRows - rows.length + row, kClippedRows, rows.offset + rows.length);
+}
+
+// ----- Tensor memory: 128 lanes x 512 columns of 32 bits. An address is lane << 16 | column; warp w of a warpgroup
+// reaches lanes 32 w to 32 w + 31.
+
+// Takes columns and writes the address of the first to `address`, in shared memory; nothing may be taken afterwards.
+// One warp. PTX ISA: tcgen05.alloc, tcgen05.relinquish_alloc_permit.
+__device__ __forceinline__ void tensor_memory_allocate(uint32& address) {
+  asm volatile("tcgen05.alloc.cta_group::1.sync.aligned.shared::cta.b32 [%0], %1;" ::"r"(shared_address(&address)),
+               "n"(kTensorMemoryColumns)
+               : "memory");
+  asm volatile("tcgen05.relinquish_alloc_permit.cta_group::1.sync.aligned;" ::: "memory");
+}
+
+// Gives them back; the next block on this multiprocessor waits for it. One warp. PTX ISA: tcgen05.dealloc.
+__device__ __forceinline__ void tensor_memory_free(uint32 address) {
+  asm volatile("tcgen05.dealloc.cta_group::1.sync.aligned.b32 %0, %1;" ::"r"(address), "n"(kTensorMemoryColumns)
+               : "memory");
+}
+
+// Tensor memory has an order of its own, to which barriers belong only between these two.
+// PTX ISA: tcgen05.fence.
+__device__ __forceinline__ void fence_tensor_before() {
+  asm volatile("tcgen05.fence::before_thread_sync;" ::: "memory");
+}
+__device__ __forceinline__ void fence_tensor_after() { asm volatile("tcgen05.fence::after_thread_sync;" ::: "memory"); }
+
+// Waits for a phase behind which this thread uses tensor memory.
+__device__ __forceinline__ void tensor_wait(uint64& barrier, uint32 parity) {
+  barrier_wait(barrier, parity);
+  fence_tensor_after();
+}
+
+// Arrives once for a warp that has used tensor memory, and has waited for its loads and stores.
+__device__ __forceinline__ void tensor_arrive(uint64& barrier) {
+  fence_tensor_before();
+  warp_arrive(barrier);
+}
+
+// Waits for this warp's loads, after which others may overwrite what they read; or for its stores.
+// PTX ISA: tcgen05.wait.
+__device__ __forceinline__ void wait_tensor_loads() { asm volatile("tcgen05.wait::ld.sync.aligned;" ::: "memory"); }
+__device__ __forceinline__ void wait_tensor_stores() { asm volatile("tcgen05.wait::st.sync.aligned;" ::: "memory"); }
+
+// Ties registers to this point: the compiler does not know that tensor cores write them until the wait before it.
+template <int kCount>
+__device__ __forceinline__ void tie_registers(float (&value)[kCount]) {
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) asm volatile("" : "+f"(value[i])::"memory");
+}
+
+// Loads 16, or 32, columns of this thread's lane: a part of one row of an accumulator. The values count behind `wait_tensor_loads`.
+// PTX ISA: tcgen05.ld.
+__device__ __forceinline__ void tensor_load_16(float* value, uint32 address) {
+  asm volatile(
+      "tcgen05.ld.sync.aligned.32x32b.x16.b32 {"
+      "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15"
+      "}, [%16];"
+      : "=f"(value[0]), "=f"(value[1]), "=f"(value[2]), "=f"(value[3]), "=f"(value[4]), "=f"(value[5]), "=f"(value[6]), "=f"(value[7]),
+        "=f"(value[8]), "=f"(value[9]), "=f"(value[10]), "=f"(value[11]), "=f"(value[12]), "=f"(value[13]), "=f"(value[14]), "=f"(value[15])
+      : "r"(address)
+      : "memory");
+}
+
+__device__ __forceinline__ void tensor_load_32(float* value, uint32 address) {
+  asm volatile(
+      "tcgen05.ld.sync.aligned.32x32b.x32.b32 {"
+      "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15,"
+      "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
+      "}, [%32];"
+      : "=f"(value[0]), "=f"(value[1]), "=f"(value[2]), "=f"(value[3]), "=f"(value[4]), "=f"(value[5]), "=f"(value[6]), "=f"(value[7]),
+        "=f"(value[8]), "=f"(value[9]), "=f"(value[10]), "=f"(value[11]), "=f"(value[12]), "=f"(value[13]), "=f"(value[14]), "=f"(value[15]),
+        "=f"(value[16]), "=f"(value[17]), "=f"(value[18]), "=f"(value[19]), "=f"(value[20]), "=f"(value[21]), "=f"(value[22]), "=f"(value[23]),
+        "=f"(value[24]), "=f"(value[25]), "=f"(value[26]), "=f"(value[27]), "=f"(value[28]), "=f"(value[29]), "=f"(value[30]), "=f"(value[31])
+      : "r"(address)
+      : "memory");
+}
+
+// Stores columns of this thread's lane. PTX ISA: tcgen05.st.
+__device__ __forceinline__ void tensor_store(uint32 address, const float (&value)[16]) {
+  asm volatile(
+      "tcgen05.st.sync.aligned.32x32b.x16.b32 [%0], {"
+      "%1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16"
+      "};" ::"r"(address),
+      "f"(value[0]), "f"(value[1]), "f"(value[2]), "f"(value[3]), "f"(value[4]), "f"(value[5]), "f"(value[6]), "f"(value[7]),
+      "f"(value[8]), "f"(value[9]), "f"(value[10]), "f"(value[11]), "f"(value[12]), "f"(value[13]), "f"(value[14]), "f"(value[15])
+      : "memory");
+}
+
+__device__ __forceinline__ void tensor_store(uint32 address, const uint32 (&value)[16]) {
+  asm volatile(
+      "tcgen05.st.sync.aligned.32x32b.x16.b32 [%0], {"
+      "%1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16"
+      "};" ::"r"(address),
+      "r"(value[0]), "r"(value[1]), "r"(value[2]), "r"(value[3]), "r"(value[4]), "r"(value[5]), "r"(value[6]), "r"(value[7]),
+      "r"(value[8]), "r"(value[9]), "r"(value[10]), "r"(value[11]), "r"(value[12]), "r"(value[13]), "r"(value[14]), "r"(value[15])
+      : "memory");
+}
+
+// ----- Products. One thread issues them; those on one accumulator run in the order of their issue, and one may
+// overwrite what an earlier one reads as its A in tensor memory. Anything else waits for `tensor_commit`.
+
+// The low word of a matrix descriptor: bits 0-13 hold the address in units of 16 bytes. Bits 18 and above of a shared
+// address would name another block of a cluster.
+__device__ __forceinline__ uint32 descriptor_low(uint32 address) { return (address & 0x3ffff) >> 4; }
+
+// A matrix descriptor: 128-byte swizzle, 8-row groups 1024 bytes apart. Bits 16-29 of `low` hold the distance of
+// 64-column panels where the operand has its columns contiguous. PTX ISA: tcgen05, shared memory descriptor.
+__device__ __forceinline__ uint64 matrix_descriptor(uint32 low) {
+  constexpr uint64 kSwizzle128Stride1024 = 0x40004040ull << 32;
+  return kSwizzle128Stride1024 | low;
+}
+
+// An instruction descriptor for 16-bit operands and fp32 sums: D is m x n. PTX ISA: tcgen05, instruction descriptor.
+__device__ __forceinline__ constexpr uint32 instruction_descriptor(int m, int n, bool b_has_contiguous_columns) {
+  constexpr uint32 kSumsAreFp32 = 1u << 4;
+  constexpr uint32 kOperandsAreBf16 = 1u << 7 | 1u << 10;
+  return kSumsAreFp32 | kOperandsAreBf16 | static_cast<uint32>(b_has_contiguous_columns) << 16 |
+         static_cast<uint32>(n / 8) << 17 | static_cast<uint32>(m / 16) << 24;
+}
+
+// d = (accumulate ? d : 0) + a[m x 16] b[n x 16]', a and b in shared memory. PTX ISA: tcgen05.mma.
+template <uint32 kInstruction>
+__device__ __forceinline__ void tensor_multiply(uint32 d, uint64 a, uint64 b, bool accumulate) {
+  asm volatile(
+      "{.reg .pred accumulate; setp.ne.b32 accumulate, %3, 0;\n"
+      "tcgen05.mma.cta_group::1.kind::f16 [%0], %1, %2, %4, accumulate;}" ::"r"(d),
+      "l"(a), "l"(b), "r"(static_cast<int>(accumulate)), "n"(kInstruction)
+      : "memory");
+}
+
+// The same with a in tensor memory, two elements to a column.
+template <uint32 kInstruction>
+__device__ __forceinline__ void tensor_multiply(uint32 d, uint32 a, uint64 b, bool accumulate) {
+  asm volatile(
+      "{.reg .pred accumulate; setp.ne.b32 accumulate, %3, 0;\n"
+      "tcgen05.mma.cta_group::1.kind::f16 [%0], [%1], %2, %4, accumulate;}" ::"r"(d),
+      "r"(a), "l"(b), "r"(static_cast<int>(accumulate)), "n"(kInstruction)
+      : "memory");
+}
+
+// Arrives once when all products that this thread has issued are complete, with `fence_tensor_before` in it.
+// PTX ISA: tcgen05.commit.
+__device__ __forceinline__ void tensor_commit(uint64& barrier) {
+  asm volatile("tcgen05.commit.cta_group::1.mbarrier::arrive::one.shared::cluster.b64 [%0];" ::"r"(
+                   shared_address(&barrier))
+               : "memory");
+}
+
+// Q K' of a half and a block: Q and K have their columns contiguous in a row. P V: V has its rows contiguous in a column.
+constexpr uint32 kScoreInstruction = instruction_descriptor(kHalfM, kTileN, false);
+constexpr uint32 kOutputInstruction = instruction_descriptor(kHalfM, kVHeadDim, true);
+
+// Writes 16 bytes to shared memory. PTX ISA: st.
+__device__ __forceinline__ void store_16_bytes(uint32 address, uint32 a, uint32 b, uint32 c, uint32 d) {
+  asm volatile("st.shared::cta.v4.b32 [%0], { %1, %2, %3, %4 };" ::"r"(address), "r"(a), "r"(b), "r"(c), "r"(d)
+               : "memory");
+}
+
+__device__ __forceinline__ float infinity() { return __int_as_float(0x7f800000); }
+
+constexpr float kLog2E = 1.4426950408889634f;
+
+// 2^x with denormals flushed; 2^-inf is exactly 0. PTX ISA: ex2.
+__device__ __forceinline__ float exp2_approx(float x) {
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
+// Two values rounded to bfloat16, `low` in the lower half. Volatile, so that it stays behind the wait that frees
+// its registers. PTX ISA: cvt.
+__device__ __forceinline__ uint32 pack(float low, float high) {
+  uint32 packed;
+  asm volatile("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(packed) : "f"(high), "f"(low));
+  return packed;
+}
+
+__device__ __forceinline__ constexpr int ceil_div(int a, int b) { return (a + b - 1) / b; }
+
+// Arithmetic on two floats at once, which takes one issue slot. PTX ISA: fma.rn.f32x2, add.rn.f32x2.
+__device__ __forceinline__ void multiply_add(float& low, float& high, float factor, float addend) {
+  asm("{.reg .b64 pair, factors, addends;\n"
+      "mov.b64 pair, { %0, %1 };\n"
+      "mov.b64 factors, { %2, %2 };\n"
+      "mov.b64 addends, { %3, %3 };\n"
+      "fma.rn.f32x2 pair, pair, factors, addends;\n"
+      "mov.b64 { %0, %1 }, pair;}"
+      : "+f"(low), "+f"(high)
+      : "f"(factor), "f"(addend));
+}
+
+__device__ __forceinline__ void add(float& low, float& high, float other_low, float other_high) {
+  asm("{.reg .b64 pair, others;\n"
+      "mov.b64 pair, { %0, %1 };\n"
+      "mov.b64 others, { %2, %3 };\n"
+      "add.rn.f32x2 pair, pair, others;\n"
+      "mov.b64 { %0, %1 }, pair;}"
+      : "+f"(low), "+f"(high)
+      : "f"(other_low), "f"(other_high));
+}
+
+// The scores of a softmax thread are one whole row: what masks and score mods need to know.
+constexpr int kRowsPerThread = 1;
+constexpr int kRowDistance = 0;
+__device__ __forceinline__ constexpr int score_element(int, int i) { return i; }
+__device__ __forceinline__ constexpr int score_column(int i) { return i; }
+
+// Which keys a query sees: an interval, given by the query's position among the keys (bottom-right: the last query
+// of a sequence stands at its last key). Both ends never fall as the position rises, so those of a tile follow from
+// its first and last row. A position below 0 has no key of its own.
+// Causal: the key at the query's position and those before it.
+__device__ __forceinline__ int first_visible_key(int) { return 0; }
+__device__ __forceinline__ int end_of_visible_keys(int position) { return position + 1; }
+
+// Hides the scores of a thread's rows that the mask does not show, and those past the sequence's keys: -inf, which
+// weighs exactly 0 whatever the visible scores are. `position` is that of this thread's first row, `key` the key of its
+// first column.
+template <int kCount>
+__device__ __forceinline__ void hide_masked(float (&score)[kCount], int position, int key, int seqlen_k) {
+#pragma unroll
+  for (int row = 0; row < kRowsPerThread; ++row) {
+    const int begin = first_visible_key(position + kRowDistance * row) - key;
+    const int end = min(end_of_visible_keys(position + kRowDistance * row), seqlen_k) - key;
+#pragma unroll
+    for (int i = 0; i < kCount / kRowsPerThread; ++i) {
+      const int column = score_column(i);
+      if (column >= end) score[score_element(row, i)] = -infinity();
+    }
+  }
+}
+
+// One unit of work: kTileM query rows of one head of one sequence. `keys.batch` is the sequence's index, or kNoTile.
+struct __align__(16) Tile {
+  Rows queries;
+  Rows keys;
+  int head;
+  int row;  // of the tile's first query in its sequence
+};
+
+constexpr int kNoTile = -1;
+
+__device__ __forceinline__ int clamp(int value, int low, int high) { return min(max(value, low), high); }
+
+// Where sequence `batch` has its keys. Whatever the lengths on the device say, the rows lie inside the tensor.
+__device__ __forceinline__ Rows key_rows(const Arguments& arguments, int batch, int seqlen_q) {
+  const int begin = clamp(arguments.cu_seqlens_k[batch], 0, arguments.total_k);
+  const int end = clamp(arguments.cu_seqlens_k[batch + 1], begin, arguments.total_k);
+  return Rows{batch, begin, end - begin};
+}
+
+// Heads whose keys and values are visited together, so that they stay in L2: what fits 64 MiB, at most 16.
+__device__ __forceinline__ int heads_in_section(int seqlen_k) {
+  constexpr int kKeysOfOneHead = (64 << 20) / (kElementBytes * (kQkNopeHeadDim + kVHeadDim));
+  int heads = 1;
+  while (heads < 16 && seqlen_k <= kKeysOfOneHead / (2 * heads)) heads *= 2;
+  return heads;
+}
+
+// Tile `index` of a sequence: section by section of heads, in a section the longest rows first, heads fastest. Under a
+// causal mask the last rows see most keys; starting them first keeps the tail of the launch short.
+__device__ __forceinline__ Tile tile_of_sequence(const Arguments& arguments, const Rows& queries, int index) {
+  Tile tile;
+  tile.queries = queries;
+  tile.keys = key_rows(arguments, queries.batch, queries.length);
+  const int row_tiles = ceil_div(queries.length, kTileM);
+  const int heads_per_section = heads_in_section(tile.keys.length);
+  const int section = index / (row_tiles * heads_per_section);
+  const int index_in_section = index - section * row_tiles * heads_per_section;
+  const int first_head = section * heads_per_section;
+  const int heads = min(heads_per_section, arguments.num_heads - first_head);
+  const int row_tile = index_in_section / heads;
+  tile.head = first_head + index_in_section - row_tile * heads;
+  tile.row = (row_tiles - 1 - row_tile) * kTileM;
+  return tile;
+}
+
+// Finds the tile that a ticket stands for, with the whole warp: each lane counts the tiles of one sequence, 32
+// a step. Tickets of a block only rise, so the search goes on where the last one ended.
+struct TileFinder {
+  int first_batch = 0;  // first sequence of the step
+  int num_tiles = 0;    // tiles of the sequences before it; in the end, all
+  int rows_end = 0;     // largest end of those sequences
+
+  __device__ __forceinline__ explicit TileFinder(const Arguments&) {}
+
+  // False if there are fewer tiles; `num_tiles` then holds their number.
+  __device__ __forceinline__ bool find(const Arguments& arguments, int ticket, Tile& tile) {
+    const int lane = threadIdx.x % 32;
+    while (first_batch < arguments.batch) {
+      const int batch = first_batch + lane;
+      // No sequence begins before another's end, whatever the offsets say: so no two tiles write the same rows, and
+      // the tiles are never more than the launch expects.
+      int begin = 0;
+      int end = 0;
+      if (batch < arguments.batch) {
+        begin = clamp(arguments.cu_seqlens_q[batch], 0, arguments.total_q);
+        end = clamp(arguments.cu_seqlens_q[batch + 1], 0, arguments.total_q);
+      }
+      const int largest_end = max(inclusive_max(end), rows_end);
+      const int end_before = __shfl_up_sync(kAllLanes, largest_end, 1);
+      begin = max(begin, lane == 0 ? rows_end : end_before);
+      const int length = min(max(end - begin, 0), arguments.max_seqlen_q);
+      const int tiles = ceil_div(length, kTileM) * arguments.num_heads;
+      const int tiles_end = num_tiles + inclusive_sum(tiles);
+
+      const uint32 holds_ticket = __ballot_sync(kAllLanes, ticket < tiles_end);
+      if (holds_ticket != 0) {
+        const int owner = __ffs(holds_ticket) - 1;
+        const Rows queries = {first_batch + owner, __shfl_sync(kAllLanes, begin, owner),
+                              __shfl_sync(kAllLanes, length, owner)};
+        tile = tile_of_sequence(arguments, queries, ticket - __shfl_sync(kAllLanes, tiles_end - tiles, owner));
+        return true;
+      }
+      first_batch += 32;
+      num_tiles = __shfl_sync(kAllLanes, tiles_end, 31);
+      rows_end = __shfl_sync(kAllLanes, largest_end, 31);
+    }
+    return false;
+  }
+};
+
+// The blocks of kTileN keys that a query tile visits, from the last to the first. Those in
+// [full_begin, full_end) are visible to every row and need no mask. All roles ask this one function.
+struct KeyBlocks {
+  int begin, full_begin, full_end, end;
+
+  __device__ __forceinline__ explicit KeyBlocks(const Tile& tile) {
+    const int offset = tile.keys.length - tile.queries.length;
+    const int first = tile.row + offset;
+    const int last = min(tile.row + kTileM, tile.queries.length) - 1 + offset;
+    const int visible_begin = max(first_visible_key(first), 0);
+    const int visible_end = min(end_of_visible_keys(last), tile.keys.length);
+    begin = visible_begin / kTileN;
+    end = visible_end > visible_begin ? ceil_div(visible_end, kTileN) : begin;
+    full_begin = max(ceil_div(max(first_visible_key(last), 0), kTileN), begin);
+    full_end = max(max(min(end_of_visible_keys(first), tile.keys.length), 0) / kTileN, begin);
+  }
+
+  __device__ __forceinline__ bool empty() const { return end <= begin; }
+};
+
+// Lane i finds the page of the i-th box of a key block. Pages past the sequence's last key are not looked up: an
+// index past the cache makes TMA fill the box with zeros, as a damaged index does.
+__device__ __forceinline__ int page_of_lane(const Arguments& arguments, const Tile& tile, int block) {
+  const int lane = threadIdx.x % 32;
+  const int page = block * kTileN / kPageSize + lane;
+  const bool in_use = lane < kPagesPerBlock && page < arguments.block_table_width &&
+                      page * kPageSize < tile.keys.length;
+  return in_use ? arguments.block_table[tile.keys.batch * arguments.block_table_stride + page] : arguments.num_pages;
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
+// Shared memory
+// ---------------------------------------------------------------------------------------------------------------------
+
+// Matrices lie in panels of 64 columns, a row of a panel being the 128 bytes over which TMA and tensor cores swizzle.
+struct __align__(1024) SharedMemory {
+  uint16 q[1][3][128][64];  // then the output
+  uint16 kv[4][2][128][64];  // nope columns of keys, and values, in turn
+  uint16 k_rope[2][1][128][64];  // rope columns of keys
+  uint64 q_full[1];  // load warp -> MMA warp (correction, if there is no key)
+  uint64 q_empty[1];  // store warp -> load warp
+  uint64 kv_full[4];  // load warp (V: 32768 bytes) -> MMA warp
+  uint64 kv_empty[4];  // products -> load warp
+  uint64 s_full[2];  // products -> softmax warps
+  uint64 p_ready[2];  // softmax and correction warps -> MMA warp
+  uint64 p_last[2];  // softmax warps -> MMA warp
+  uint64 factor_full[2];  // softmax warps -> correction warps
+  uint64 factor_empty[2];  // correction warps -> softmax warps
+  uint64 maximum_full[2];  // softmax warps -> the other half's
+  uint64 o_full[1];  // products -> correction warps
+  uint64 o_staged[1];  // correction warps -> store warp
+  uint64 tile_full[2];  // load warp -> all other warps
+  uint64 tile_empty[2];  // all other warps -> load warp
+  Tile tile[2];  // announced tiles
+  float factor[2][128];  // of each row: what its output lacks, in the end 1 / sum
+  float state[2][2][128];  // of each row: maximum and sum over a half's key tiles
+  float maximum[2][128];  // of each row: to which its output refers
+  uint32 tensor_memory[1];  // address of the first column
+};
+static_assert(sizeof(SharedMemory) == 218112, "the plan's shared-memory map");
+static_assert(sizeof(Tile) == 32, "the plan's size of a tile");
+
+__device__ __forceinline__ void init_barriers(SharedMemory& shared) {
+  for (uint64& barrier : shared.q_full) barrier_init(barrier, 1);
+  for (uint64& barrier : shared.q_empty) barrier_init(barrier, 1);
+  for (uint64& barrier : shared.kv_full) barrier_init(barrier, 1);
+  for (uint64& barrier : shared.kv_empty) barrier_init(barrier, 1);
+  for (uint64& barrier : shared.s_full) barrier_init(barrier, 1);
+  for (uint64& barrier : shared.p_ready) barrier_init(barrier, 8);
+  for (uint64& barrier : shared.p_last) barrier_init(barrier, 4);
+  for (uint64& barrier : shared.factor_full) barrier_init(barrier, 4);
+  for (uint64& barrier : shared.factor_empty) barrier_init(barrier, 4);
+  for (uint64& barrier : shared.maximum_full) barrier_init(barrier, 4);
+  for (uint64& barrier : shared.o_full) barrier_init(barrier, 1);
+  for (uint64& barrier : shared.o_staged) barrier_init(barrier, 4);
+  for (uint64& barrier : shared.tile_full) barrier_init(barrier, 1);
+  for (uint64& barrier : shared.tile_empty) barrier_init(barrier, 14);
+  fence_barrier_init();
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
+// What all roles agree on
+// ---------------------------------------------------------------------------------------------------------------------
+
+// A tile has kHalfM query rows. Its key blocks are dealt in turn to two halves, the last block to the first half. Each
+// has scores and probabilities of its own in tensor memory, and both add to one output.
+__device__ __forceinline__ bool is_first_of_output(const KeyBlocks& blocks, int block) {
+  return block + kOutputs >= blocks.end;
+}
+
+// What the rows of a tile see of a block.
+enum class MaskStatus {
+  kHidden,
+  kPartial,
+  kVisible
+};
+
+__device__ __forceinline__ MaskStatus mask_status(const KeyBlocks& blocks, int block) {
+  if (block < blocks.begin || block >= blocks.end) return MaskStatus::kHidden;
+  return block >= blocks.full_begin && block < blocks.full_end ? MaskStatus::kVisible : MaskStatus::kPartial;
+}
+
+// First columns of a half's regions.
+__device__ __forceinline__ uint32 scores_of(uint32 tensor_memory, int half) {
+  return tensor_memory + kScoreColumn + half * kTileN;
+}
+__device__ __forceinline__ uint32 probabilities_of(uint32 tensor_memory, int half) {
+  return scores_of(tensor_memory, half) + kProbabilityOffset;
+}
+__device__ __forceinline__ uint32 output_of(uint32 tensor_memory, int) { return tensor_memory + kOutputColumn; }
+
+// The first lane that a warp of a warpgroup reaches, as part of an address.
+__device__ __forceinline__ uint32 lanes_of_warp() { return uniform(threadIdx.x / 32 % 4 * 32) << 16; }
+
+// Takes announced tiles, for one warp.
+struct TileReader {
+  RingPosition<kTileSlots> slot;
+
+  __device__ __forceinline__ Tile next(SharedMemory& shared) {
+    barrier_wait(shared.tile_full[slot.stage], slot.parity);
+    const Tile& announced = shared.tile[slot.stage];
+    Tile tile;
+    tile.queries = uniform(announced.queries);
+    tile.keys = uniform(announced.keys);
+    tile.head = uniform(announced.head);
+    tile.row = uniform(announced.row);
+    warp_arrive(shared.tile_empty[slot.stage]);
+    slot.advance();
+    return tile;
+  }
+};
+
+// ---------------------------------------------------------------------------------------------------------------------
+// Load warp
+// ---------------------------------------------------------------------------------------------------------------------
+
+// Draws tickets, announces tiles and keeps the ring full, running ahead of the products.
+struct LoadWarp {
+  SharedMemory& shared;
+  const Arguments& arguments;
+  const TensorMap& q_nope_map;
+  const TensorMap& q_pe_map;
+  const TensorMap& k_map;
+  const TensorMap& k_rope_map;
+  const TensorMap& v_map;
+  RingPosition<kKvSlots> kv;  // K and V of a block take turns
+  RingPosition<kRopeBuffers> rope;
+  RingPosition<1> q;
+  RingPosition<kTileSlots> slot;
+
+  __device__ __forceinline__ void announce(const Tile& tile) {
+    barrier_wait(shared.tile_empty[slot.stage], slot.parity ^ 1);
+    if (elect_one()) {
+      shared.tile[slot.stage] = tile;
+      barrier_arrive(shared.tile_full[slot.stage]);
+    }
+    slot.advance();
+  }
+
+  // The query rows. Those that see no key are not needed; their place is handed over as it is.
+  __device__ __forceinline__ void load_q(const Tile& tile, bool has_keys) {
+    uint64& full = shared.q_full[0];
+    barrier_wait(shared.q_empty[0], q.parity ^ 1);
+    if (elect_one()) {
+      if (!has_keys) {
+        barrier_arrive(full);
+      } else {
+        barrier_arrive_expect_bytes(full, kQHalfBytes);
+        load_clipped(shared.q[0][0], q_nope_map, full, 0, tile.head, tile.row, tile.queries);
+        load_clipped(shared.q[0][1], q_nope_map, full, 64, tile.head, tile.row, tile.queries);
+        load_clipped(shared.q[0][2], q_pe_map, full, 0, tile.head, tile.row, tile.queries);
+      }
+    }
+    q.advance();
+  }
+
+  // The nope columns go into a slot of the ring, the rope columns into a buffer of their own; one barrier counts both.
+  // The buffer is free when the slot is: it was used by products that came before those that freed the slot.
+  __device__ __forceinline__ void load_k(const Tile& tile, int block) {
+    const int row = block * kTileN;
+    const int page_of_this_lane = page_of_lane(arguments, tile, block);
+    barrier_wait(shared.kv_empty[kv.stage], kv.parity ^ 1);
+    uint64& full = shared.kv_full[kv.stage];
+    if (elect_one()) {
+      barrier_arrive_expect_bytes(full, kKBytes);
+      load_packed(shared.kv[kv.stage][0], k_map, full, 0, tile.head, row, tile.keys);
+      load_packed(shared.kv[kv.stage][1], k_map, full, 64, tile.head, row, tile.keys);
+    }
+    for (int i = 0; i < kPagesPerBlock; ++i) {
+      const int page = __shfl_sync(kAllLanes, page_of_this_lane, i);
+      const int first = i * kRowsPerPageBox;
+      if (elect_one()) {
+        tma_load(shared.k_rope[rope.stage][0][first], k_rope_map, full, 0, 0, row % kPageSize, page);
+      }
+    }
+    kv.advance();
+    rope.advance();
+  }
+
+  __device__ __forceinline__ void load_v(const Tile& tile, int block) {
+    const int row = block * kTileN;
+    barrier_wait(shared.kv_empty[kv.stage], kv.parity ^ 1);
+    if (elect_one()) {
+      uint64& full = shared.kv_full[kv.stage];
+      barrier_arrive_expect_bytes(full, kVBytes);
+      load_clipped(shared.kv[kv.stage][0], v_map, full, 0, tile.head, row, tile.keys);
+      load_clipped(shared.kv[kv.stage][1], v_map, full, 64, tile.head, row, tile.keys);
+    }
+    kv.advance();
+  }
+
+  // Block by block, though scores, and so K, run ahead: that K takes turns with V keeps one ring for both. The first K and
+  // V are asked for before Q, whose place the output of the previous tile may still occupy.
+  __device__ __forceinline__ void load_tile(const Tile& tile) {
+    const KeyBlocks blocks(tile);
+    if (!blocks.empty()) {
+      load_k(tile, blocks.end - 1);
+      load_v(tile, blocks.end - 1);
+    }
+    load_q(tile, !blocks.empty());
+    for (int block = blocks.end - 2; block >= blocks.begin; --block) {
+      load_k(tile, block);
+      load_v(tile, block);
+    }
+  }
+
+  __device__ __forceinline__ void load() {
+    const int lane = threadIdx.x % 32;
+    TileFinder finder(arguments);
+    Tile tile;
+    int ticket = blockIdx.x;
+    int drawn = -1;
+    while (finder.find(arguments, ticket, tile)) {
+      // Drawn before the loads, so that its latency hides behind them.
+      if (lane == 0) drawn = atomicAdd(arguments.tickets, 1);
+      announce(tile);
+      load_tile(tile);
+      ticket = gridDim.x + __shfl_sync(kAllLanes, drawn, 0);
+    }
+    tile.keys.batch = kNoTile;
+    announce(tile);
+    // Every block draws until it gets nothing, which makes num_tiles draws in all: the last leaves the counter as the
+    // next launch expects it.
+    if (lane == 0 && drawn == finder.num_tiles - 1) *arguments.tickets = 0;
+  }
+};
+
+// ---------------------------------------------------------------------------------------------------------------------
+// MMA warp
+// ---------------------------------------------------------------------------------------------------------------------
+
+// The low descriptor word of the rows of Q: K-major, panels of 64 columns.
+__device__ __forceinline__ uint32 descriptor_q(const SharedMemory& shared) {
+  return descriptor_low(shared_address(shared.q[0]));
+}
+
+// Issues all products, from one lane. While one half's softmax runs, the tensor cores serve the other. The scores of a
+// block overwrite the probabilities of the half's block before, whose product was issued before them.
+struct MmaWarp {
+  SharedMemory& shared;
+  const uint32 tensor_memory;
+  TileReader tiles;
+  RingPosition<kKvSlots> kv;  // of the next K, whose scores run ahead of products with V
+  RingPosition<kKvSlots> v = {1, 0};
+  RingPosition<kRopeBuffers> rope;
+  RingPosition<1> q;
+  RingPosition<1> p[2];
+
+  // Scores of a half: Q K', in steps of 16 columns, four to a panel.
+  __device__ __forceinline__ void multiply_q_k(int half) {
+    if (elect_one()) {
+      const uint32 q_low = descriptor_q(shared);
+      const uint32 k_low = descriptor_low(shared_address(shared.kv[kv.stage]));
+      const uint32 rope_low = descriptor_low(shared_address(shared.k_rope[rope.stage]));
+#pragma unroll
+      for (int step = 0; step < kQkHeadDim / 16; ++step) {
+        const int panel = step / 4;
+        const uint32 a = q_low + panel * (kHalfM * 8) + step % 4 * 2;
+        const uint32 b = panel < kNopePanels ? k_low + panel * (kTileN * 8)
+                                             : rope_low + (panel - kNopePanels) * (kTileN * 8);
+        tensor_multiply<kScoreInstruction>(scores_of(tensor_memory, half), matrix_descriptor(a),
+                                           matrix_descriptor(b + step % 4 * 2), step != 0);
+      }
+      tensor_commit(shared.s_full[half]);
+    }
+  }
+
+  // Output of a half: += P V, in steps of 16 keys. The first part needs the output rescaled and most of P, the second
+  // the rest of P. V has its columns contiguous: a step of 16 keys is 2048 bytes.
+  __device__ __forceinline__ void multiply_p_v(int half, int v_slot, bool accumulate) {
+    const uint32 v_low = descriptor_low(shared_address(shared.kv[v_slot])) | (kTileN * 8) << 16;
+    const uint32 output = output_of(tensor_memory, half);
+    const uint32 probabilities = probabilities_of(tensor_memory, half);
+    tensor_wait(shared.p_ready[half], p[half].parity);
+    if (elect_one()) {
+#pragma unroll
+      for (int step = 0; step < kFirstPartKeys / 16; ++step) {
+        tensor_multiply<kOutputInstruction>(output, probabilities + step * 8, matrix_descriptor(v_low + step * 128),
+                                            accumulate || step != 0);
+      }
+    }
+    tensor_wait(shared.p_last[half], p[half].parity);
+    if (elect_one()) {
+#pragma unroll
+      for (int step = kFirstPartKeys / 16; step < kTileN / 16; ++step) {
+        tensor_multiply<kOutputInstruction>(output, probabilities + step * 8, matrix_descriptor(v_low + step * 128),
+                                            true);
+      }
+    }
+    p[half].advance();
+  }
+
+  // Frees a slot once all products issued so far are complete.
+  __device__ __forceinline__ void release(int slot) {
+    if (elect_one()) tensor_commit(shared.kv_empty[slot]);
+  }
+
+  // Scores of a half's next block.
+  __device__ __forceinline__ void begin_block(int half) {
+    tensor_wait(shared.kv_full[kv.stage], kv.parity);
+    multiply_q_k(half);
+    release(kv.stage);
+    kv.advance();
+    kv.advance();
+    rope.advance();
+  }
+
+  __device__ __forceinline__ void end_block(int half, const KeyBlocks& blocks, int block) {
+    tensor_wait(shared.kv_full[v.stage], v.parity);
+    multiply_p_v(half, v.stage, !is_first_of_output(blocks, block));
+    release(v.stage);
+    if (elect_one()) tensor_commit(shared.o_full[0]);
+    v.advance();
+    v.advance();
+  }
+
+  // Scores run two blocks ahead, one for each half.
+  __device__ __forceinline__ void attend(const KeyBlocks& blocks) {
+    tensor_wait(shared.q_full[0], q.parity);
+    begin_block(0);
+    if (blocks.end - 1 > blocks.begin) begin_block(1);
+    for (int pair = blocks.end - 1; pair >= blocks.begin; pair -= 2) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const int block = pair - half;
+        if (block >= blocks.begin) end_block(half, blocks, block);
+        if (block - 2 >= blocks.begin) begin_block(half);
+      }
+    }
+  }
+
+  __device__ __forceinline__ void mma() {
+    for (Tile tile = tiles.next(shared); tile.keys.batch != kNoTile; tile = tiles.next(shared)) {
+      const KeyBlocks blocks(tile);
+      if (!blocks.empty()) attend(blocks);
+      q.advance();
+    }
+  }
+};
+
+// ---------------------------------------------------------------------------------------------------------------------
+// Softmax warpgroups
+// ---------------------------------------------------------------------------------------------------------------------
+
+// Online softmax in base 2 of the 128 rows of a tile, over a half's key blocks: a thread is a row. Scores become
+// probabilities in place, in tensor memory; what the output still lacks goes to the correction warpgroup through shared
+// memory.
+// Source: online softmax (Milakov and Gimelshein, arXiv 1805.02867), with the conditional rescale of FlashAttention-4.
+struct SoftmaxWarpgroup {
+  SharedMemory& shared;
+  const Arguments& arguments;
+  const uint32 tensor_memory;
+  const int half;
+  TileReader tiles;
+  RingPosition<1> s;
+  RingPosition<1> factor;
+  RingPosition<1> handed;
+
+  // Of the row.
+  float maximum;  // raw score that the exponents refer to; may lag behind the largest by kRescaleThreshold
+  float sum;      // of 2^(score * scale - reference), in fp32, before rounding to bfloat16
+  int position;   // among the keys
+  int seqlen_k;
+
+  __device__ __forceinline__ int thread() const { return threadIdx.x % 128; }
+
+  // The exponents' reference in base 2. A row that has seen no key refers to 0, so that -inf - -inf never occurs. The
+  // product is rounded on its own (no fused multiply-add), the same at every use: for large scores its error is
+  // large, but the same in every factor, and cancels.
+  __device__ __forceinline__ float reference(float raw) const {
+    return raw == -infinity() ? 0.0f : __fmul_rn(raw, arguments.softmax_scale_log2);
+  }
+
+  // What sums and outputs that refer to `from` lack where they are to refer to `to`.
+  __device__ __forceinline__ float decay(float from, float to) const {
+    return from == -infinity() ? 0.0f : exp2_approx(reference(from) - reference(to));
+  }
+
+  // Hands a number to the correction thread of the same row.
+  __device__ __forceinline__ void publish(float value) {
+    barrier_wait(shared.factor_empty[half], factor.parity ^ 1);
+    shared.factor[half][thread()] = value;
+    warp_arrive(shared.factor_full[half]);
+    factor.advance();
+  }
+
+  // The maximum to which the output refers goes from block to block, and so from half to half. Nobody overwrites one
+  // that is yet to be read: between two of this half lies one of the other, which has then read the first.
+  __device__ __forceinline__ float take_maximum() {
+    barrier_wait(shared.maximum_full[half ^ 1], handed.parity);
+    handed.advance();
+    return shared.maximum[half ^ 1][thread()];
+  }
+  __device__ __forceinline__ void hand_over_maximum() {
+    shared.maximum[half][thread()] = maximum;
+    warp_arrive(shared.maximum_full[half]);
+  }
+
+  // Adopts the largest score so far, of both halves, if for some row of the warp it is 2^kRescaleThreshold above what
+  // the output refers to: until then probabilities exceed 1, which neither fp32 sums nor bfloat16 mind. Gives the
+  // factor that the output then needs, and brings this half's sum, two blocks old, up to date.
+  __device__ __forceinline__ float raise_maximum(const float (&score)[kTileN], bool is_first, bool is_last) {
+    float largest[4] = {score[0], score[1], score[2], score[3]};
+#pragma unroll
+    for (int i = 4; i < kTileN; ++i) largest[i % 4] = fmaxf(largest[i % 4], score[i]);
+    const float own = fmaxf(fmaxf(largest[0], largest[1]), fmaxf(largest[2], largest[3]));
+    const float before = is_first ? -infinity() : take_maximum();
+    const float raised = fmaxf(before, own);
+    const bool grew = (raised - before) * arguments.softmax_scale_log2 > kRescaleThreshold;
+    const float adopted = __any_sync(kAllLanes, grew) ? raised : before;
+    sum = __fmul_rn(sum, decay(maximum, adopted));
+    maximum = adopted;
+    if (!is_last) hand_over_maximum();
+    return decay(before, adopted);
+  }
+
+  // Probabilities of 32 keys, to tensor memory; their fp32 values stay in `score`.
+  template <int kFirstKey>
+  __device__ __forceinline__ void store_probabilities(float (&score)[kTileN], float reference_log2, uint32 address) {
+    uint32 packed[16];
+#pragma unroll
+    for (int i = 0; i < 16; ++i) {
+      float& low = score[kFirstKey + 2 * i];
+      float& high = score[kFirstKey + 2 * i + 1];
+      multiply_add(low, high, arguments.softmax_scale_log2, -reference_log2);
+      low = exp2_approx(low);
+      high = exp2_approx(high);
+      packed[i] = pack(low, high);
+    }
+    tensor_store(address + kFirstKey / 2, packed);
+  }
+
+  __device__ __forceinline__ void load_scores(float (&score)[kTileN]) {
+    const uint32 address = scores_of(tensor_memory, half) + lanes_of_warp();
+    tensor_wait(shared.s_full[half], s.parity);
+    s.advance();
+#pragma unroll
+    for (int key = 0; key < kTileN; key += 32) tensor_load_32(score + key, address + key);
+    wait_tensor_loads();
+    tie_registers(score);
+  }
+
+  // One block: scores to probabilities. `is_first`: there is no output yet that could lack a factor.
+  template <bool kMasked>
+  __device__ __forceinline__ void attend_block(int block, bool is_first, bool is_last) {
+    float score[kTileN];
+    load_scores(score);
+    if constexpr (kMasked) hide_masked(score, position, block * kTileN, seqlen_k);
+    // Published before the exponentials, so that the output is rescaled meanwhile.
+    const float correction = raise_maximum(score, is_first, is_last);
+    if (!is_first) publish(correction);
+
+    const float reference_log2 = reference(maximum);
+    const uint32 address = probabilities_of(tensor_memory, half) + lanes_of_warp();
+    store_probabilities<0>(score, reference_log2, address);
+    store_probabilities<32>(score, reference_log2, address);
+    store_probabilities<64>(score, reference_log2, address);
+    wait_tensor_stores();
+    tensor_arrive(shared.p_ready[half]);
+    store_probabilities<96>(score, reference_log2, address);
+    wait_tensor_stores();
+    tensor_arrive(shared.p_last[half]);
+
+    // While the product runs.
+    float partial[4] = {sum, 0.0f, 0.0f, 0.0f};
+#pragma unroll
+    for (int i = 0; i < kTileN; i += 4) {
+      add(partial[0], partial[1], score[i], score[i + 1]);
+      add(partial[2], partial[3], score[i + 2], score[i + 3]);
+    }
+    sum = (partial[0] + partial[1]) + (partial[2] + partial[3]);
+  }
+
+  // Combines what both halves know of the row, into what it is over all keys. Gives the factor that this half's output
+  // then needs.
+  __device__ __forceinline__ float merge() {
+    shared.state[half][0][thread()] = maximum;
+    shared.state[half][1][thread()] = sum;
+    named_barrier_sync(kMergeBarrier, kSoftmaxThreads);
+    const float other_maximum = shared.state[half ^ 1][0][thread()];
+    const float other_sum = shared.state[half ^ 1][1][thread()];
+    named_barrier_sync(kMergeBarrier, kSoftmaxThreads);  // the next tile's may come
+    const float merged = fmaxf(maximum, other_maximum);
+    const float share = decay(maximum, merged);
+    sum = __fmul_rn(sum, share) + __fmul_rn(other_sum, decay(other_maximum, merged));
+    maximum = merged;
+    return share;
+  }
+
+  __device__ __forceinline__ void attend(const Tile& tile, const KeyBlocks& blocks) {
+    for (int block = blocks.end - 1 - half; block >= blocks.begin; block -= 2) {
+      const bool is_first = is_first_of_output(blocks, block);
+      const bool is_last = block == blocks.begin;
+      // The last of the keys always carry the mask.
+      if (block == blocks.end - 1 || mask_status(blocks, block) == MaskStatus::kPartial) {
+        attend_block<true>(block, is_first, is_last);
+      } else {
+        attend_block<false>(block, is_first, is_last);
+      }
+    }
+    merge();
+    float denominator = sum;
+    // The sink is one more logit of the denominator, in natural units and not scaled.
+    denominator += exp2_approx(fmaf(arguments.sinks[tile.head], kLog2E, -reference(maximum)));
+    if (half == 0) publish(denominator == 0.0f ? 0.0f : 1.0f / denominator);
+  }
+
+  __device__ __forceinline__ void softmax() {
+    for (Tile tile = tiles.next(shared); tile.keys.batch != kNoTile; tile = tiles.next(shared)) {
+      position = tile.row + thread() + tile.keys.length - tile.queries.length;
+      seqlen_k = tile.keys.length;
+      maximum = -infinity();
+      sum = 0.0f;
+      const KeyBlocks blocks(tile);
+      if (!blocks.empty()) attend(tile, blocks);
+    }
+  }
+};
+
+// ---------------------------------------------------------------------------------------------------------------------
+// Correction warpgroup and store warp
+// ---------------------------------------------------------------------------------------------------------------------
+
+// Rescales the output in tensor memory between two products, and in the end brings it to shared memory: a thread is a
+// row. The softmax threads never touch it.
+struct CorrectionWarpgroup {
+  SharedMemory& shared;
+  const uint32 tensor_memory;
+  TileReader tiles;
+  RingPosition<1> factor[2];
+  RingPosition<1> o[kOutputs];
+  RingPosition<1> q;
+
+  __device__ __forceinline__ int thread() const { return threadIdx.x % 128; }
+
+  // What the softmax thread of the same row has published.
+  __device__ __forceinline__ float take_factor(int half) {
+    barrier_wait(shared.factor_full[half], factor[half].parity);
+    const float value = shared.factor[half][thread()];
+    warp_arrive(shared.factor_empty[half]);
+    factor[half].advance();
+    return value;
+  }
+
+  // Multiplies the output by the row's factor, behind the product before, and lets the next one add to it.
+  __device__ __forceinline__ void rescale(int half) {
+    const float value = take_factor(half);
+    tensor_wait(shared.o_full[0], o[0].parity);
+    o[0].advance();
+    if (__any_sync(kAllLanes, value != 1.0f)) {
+      const uint32 address = output_of(tensor_memory, half) + lanes_of_warp();
+      float output[2][16];
+      tensor_load_16(output[0], address);
+#pragma unroll
+      for (int piece = 0; piece < kVHeadDim / 16; ++piece) {
+        float (&current)[16] = output[piece % 2];
+        wait_tensor_loads();
+        tie_registers(current);
+        // The next piece is under way while this one is multiplied.
+        if (piece + 1 < kVHeadDim / 16) tensor_load_16(output[(piece + 1) % 2], address + (piece + 1) * 16);
+#pragma unroll
+        for (int i = 0; i < 16; ++i) current[i] *= value;
+        tensor_store(address + piece * 16, current);
+      }
+      wait_tensor_stores();
+    }
+    tensor_arrive(shared.p_ready[half]);
+  }
+
+  // Lays the output into Q's place, now out of use, as TMA expects it: panels of 64 columns whose 16-byte chunks are
+  // swizzled. It is the sum of the `outputs` that have seen keys, each times its scale.
+  __device__ __forceinline__ void scale_write_output(const float (&scale)[kOutputs], int outputs) {
+    const int row = thread();
+#pragma unroll
+    for (int column = 0; column < kVHeadDim; column += 16) {
+      float sum[16] = {};
+#pragma unroll
+      for (int i = 0; i < kOutputs; ++i) {
+        if (i < outputs) {
+          float output[16];
+          tensor_load_16(output, output_of(tensor_memory, i) + lanes_of_warp() + column);
+          wait_tensor_loads();
+          tie_registers(output);
+#pragma unroll
+          for (int j = 0; j < 16; ++j) sum[j] = fmaf(output[j], scale[i], sum[j]);
+        }
+      }
+#pragma unroll
+      for (int i = 0; i < 16; i += 8) {
+        const int chunk = (column + i) % 64 / 8;
+        const uint32 address = shared_address(shared.q[0][column / 64][row]) + ((chunk ^ row % 8) << 4);
+        store_16_bytes(address, pack(sum[i], sum[i + 1]), pack(sum[i + 2], sum[i + 3]),
+                       pack(sum[i + 4], sum[i + 5]), pack(sum[i + 6], sum[i + 7]));
+      }
+    }
+    fence_async_proxy();
+    warp_arrive(shared.o_staged[0]);
+  }
+
+  __device__ __forceinline__ void finish(int outputs) {
+    float scale[kOutputs] = {};
+    if (outputs == 0) barrier_wait(shared.q_full[0], q.parity);
+#pragma unroll
+    for (int i = 0; i < kOutputs; ++i) {
+      if (i < outputs) {
+        scale[i] = take_factor(i);
+        tensor_wait(shared.o_full[i], o[i].parity);
+        o[i].advance();
+      }
+    }
+    scale_write_output(scale, outputs);
+    q.advance();
+  }
+
+  __device__ __forceinline__ void correction() {
+    for (Tile tile = tiles.next(shared); tile.keys.batch != kNoTile; tile = tiles.next(shared)) {
+      const KeyBlocks blocks(tile);
+      for (int pair = blocks.end - 1; pair >= blocks.begin; pair -= 2) {
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+          const int block = pair - half;
+          if (block < blocks.begin) continue;
+          if (is_first_of_output(blocks, block)) {
+            // The output of the tile before has been read: the product may overwrite it.
+            tensor_arrive(shared.p_ready[half]);
+          } else {
+            rescale(half);
+          }
+        }
+      }
+      finish(min(blocks.end - blocks.begin, kOutputs));
+    }
+  }
+};
+
+// Has TMA store what the correction warpgroup has laid out, and frees its place for the next Q.
+struct StoreWarp {
+  SharedMemory& shared;
+  const TensorMap& out_map;
+  TileReader tiles;
+  RingPosition<1> o;
+
+  __device__ __forceinline__ void store() {
+    for (Tile tile = tiles.next(shared); tile.keys.batch != kNoTile; tile = tiles.next(shared)) {
+      barrier_wait(shared.o_staged[0], o.parity);
+      o.advance();
+      if (elect_one()) {
+#pragma unroll
+        for (int panel = 0; panel < kVHeadDim / 64; ++panel) {
+          store_clipped(out_map, shared.q[0][panel], panel * 64, tile.head, tile.row, tile.queries);
+        }
+        tma_store_commit_and_wait_read();
+        barrier_arrive(shared.q_empty[0]);
+      }
+    }
+  }
+};
+
+// ---------------------------------------------------------------------------------------------------------------------
+// Entry
+// ---------------------------------------------------------------------------------------------------------------------
+
+extern "C" __global__ void __launch_bounds__(kThreads, 1) mla_prefill_sm100a_192x128_bf16_causal_ragged_splitq_paged64_sink_b56211ce(
+    const __grid_constant__ TensorMap q_nope_map,
+    const __grid_constant__ TensorMap q_pe_map,
+    const __grid_constant__ TensorMap k_map,
+    const __grid_constant__ TensorMap k_rope_map,
+    const __grid_constant__ TensorMap v_map,
+    const __grid_constant__ TensorMap out_map,
+    const __grid_constant__ Arguments arguments) {
+  extern __shared__ __align__(1024) unsigned char shared_bytes[];
+  SharedMemory& shared = *reinterpret_cast<SharedMemory*>(shared_bytes);
+  // Swizzled operands need the alignment that the declaration asks for.
+  if (shared_address(shared_bytes) % 1024 != 0) __trap();
+
+  const int warp = uniform(threadIdx.x / 32);
+  const int warpgroup = warp / 4;
+  if (threadIdx.x == 0) init_barriers(shared);
+  if (warp == kMmaWarp) tensor_memory_allocate(shared.tensor_memory[0]);
+  fence_tensor_before();
+  __syncthreads();
+  fence_tensor_after();
+  const uint32 tensor_memory = uniform(shared.tensor_memory[0]);
+
+  if (warpgroup < 2) {
+    claim_registers<kSoftmaxRegisters>();
+    SoftmaxWarpgroup{shared, arguments, tensor_memory, warpgroup}.softmax();
+  } else if (warpgroup == 2) {
+    release_registers<kCorrectionRegisters>();
+    CorrectionWarpgroup{shared, tensor_memory}.correction();
+  } else {
+    release_registers<kIssueRegisters>();
+    if (warp == kLoadWarp) {
+      if (elect_one()) prefetch_tensor_map(q_nope_map);
+      if (elect_one()) prefetch_tensor_map(q_pe_map);
+      if (elect_one()) prefetch_tensor_map(k_map);
+      if (elect_one()) prefetch_tensor_map(k_rope_map);
+      if (elect_one()) prefetch_tensor_map(v_map);
+      if (elect_one()) prefetch_tensor_map(out_map);
+      LoadWarp{shared, arguments, q_nope_map, q_pe_map, k_map, k_rope_map, v_map}.load();
+    } else if (warp == kMmaWarp) {
+      MmaWarp{shared, tensor_memory}.mma();
+    } else if (warp == kStoreWarp) {
+      StoreWarp{shared, out_map}.store();
+    }
+  }
+
+  // Nobody uses tensor memory any more. Its address is read again: kept, it would cost every role a register.
+  fence_tensor_before();
+  __syncthreads();
+  if (uniform(threadIdx.x / 32) == kMmaWarp) tensor_memory_free(shared.tensor_memory[0]);
+}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import gc
 import os
 from pathlib import Path
 
@@ -31,7 +32,12 @@ def missing_gpu() -> str | None:
 
 
 def pytest_configure() -> None:
-    """Keep torch and NumPy to one thread in each of several workers, where more only wait for each other."""
+    """Keep workers quick.
+
+    Of several, each gets one thread of torch and NumPy, as more only wait for each other. Tests and kernels are many
+    objects that stay: cycles are looked for less often.
+    """
+    gc.set_threshold(50_000, 20, 100)
     if "PYTEST_XDIST_WORKER" in os.environ:
         for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):  # both read them when imported
             os.environ.setdefault(name, "1")

@@ -77,6 +77,13 @@ def _from_cache(plan: KernelPlan) -> BuiltKernel | None:
     return outcome if isinstance(outcome, BuiltKernel) else None
 
 
+def _rescale_words(plan: KernelPlan) -> str:
+    words = f"when a row's maximum grows by more than 2^{plan.rescale_threshold:g}"
+    if plan.largest_rescale_threshold > plan.rescale_threshold:
+        words += f", up to 2^{plan.largest_rescale_threshold:g} where the new key weighs little"
+    return words
+
+
 def _print_plan(plan: KernelPlan) -> None:
     cost = plan.cost
     print_facts(
@@ -87,7 +94,7 @@ def _print_plan(plan: KernelPlan) -> None:
             "stages": f"{plan.kv_slots} slots in which K and V take turns"
             if plan.kv_slots
             else f"{plan.k_stages} of K, {plan.v_stages} of V",
-            "rescale": f"when a row's maximum grows by more than 2^{plan.rescale_threshold:g}",
+            "rescale": _rescale_words(plan),
             "diagonal": "half of it multiplied" if plan.half_diagonal else "whole",
             "ping-pong": "yes" if plan.ping_pong else "no",
             "block": f"{plan.threads} threads",

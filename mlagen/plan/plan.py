@@ -233,6 +233,8 @@ class KernelPlan:
         cta_group: CTAs of a cluster that multiply together: 2 for a pair, each with `tile_m` rows of a tile.
         alternates_keys: The softmax warpgroups take key tiles of the same rows in turn; else rows of their own.
         single_output: Both softmax warpgroups' products add to one output in tensor memory.
+        largest_rescale_threshold: If above `rescale_threshold`, what it rises to the more a row has seen.
+        output_takes_v_stage: A tile's output leaves through the next stage of V, instead of its own slices of Q.
     """
 
     spec: KernelSpec
@@ -264,6 +266,8 @@ class KernelPlan:
     cta_group: int = 1
     alternates_keys: bool = False
     single_output: bool = False
+    largest_rescale_threshold: float = 0.0
+    output_takes_v_stage: bool = False
 
     @property
     def tile_rows(self) -> int:

@@ -54,9 +54,10 @@ L2_SECTION_MIB = (
 
 TILE_N_CHOICES = (128, 112, 96, 80, 64)
 DEFAULT_STAGES = 2
-# Below it, a key that outweighs all others gets an inexact probability above 1 instead of exactly 1. At 8 this doubles
-# the largest error of normal inputs at times, at 0.5 it does not show (docs/kernels/prefill_sm90.md has the figures).
-DEFAULT_RESCALE_THRESHOLD = 0.5
+# A key that outweighs the others gets an inexact probability above 1 instead of exactly 1 where its row has grown by
+# less than the threshold. 8 for all rows doubles the largest error of normal inputs at times, 0.5 does not show. By the
+# row's sum, only keys of little weight get such a probability (docs/kernels/prefill_sm90.md has the figures).
+DEFAULT_RESCALE_THRESHOLDS = (0.5, 8.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +87,8 @@ def plan_prefill_sm90(spec: KernelSpec) -> KernelPlan:
     # tried there again. At 192/128 no variant is serialised.
     half_diagonal_pays = mask_bounds(ranges)[1] and geometry.qk_head_dim > geometry.v_head_dim
     ping_pong = True if config.ping_pong is None else config.ping_pong
+    asked = config.rescale_threshold
+    smallest, largest = DEFAULT_RESCALE_THRESHOLDS if asked is None else (asked, asked)
     flops = 2 * TILE_M * configuration.tile_n * (geometry.qk_head_dim + geometry.v_head_dim)
     return KernelPlan(
         spec=spec,
@@ -96,11 +99,7 @@ def plan_prefill_sm90(spec: KernelSpec) -> KernelPlan:
         tile_n=configuration.tile_n,
         k_stages=configuration.k_stages,
         v_stages=configuration.v_stages,
-        rescale_threshold=(
-            DEFAULT_RESCALE_THRESHOLD
-            if config.rescale_threshold is None
-            else config.rescale_threshold
-        ),
+        rescale_threshold=smallest,
         half_diagonal=(
             configuration.tile_n == 2 * PANEL_COLUMNS
             and (half_diagonal_pays if config.half_diagonal is None else config.half_diagonal)
@@ -131,7 +130,14 @@ def plan_prefill_sm90(spec: KernelSpec) -> KernelPlan:
             * (geometry.qk_head_dim + geometry.v_head_dim),
         ),
         state_elements=state_elements(spec, outputs=geometry.v_head_dim // 2, rows=2),
+        largest_rescale_threshold=largest,
+        output_takes_v_stage=output_takes_v_stage(configuration),
     )
+
+
+def output_takes_v_stage(configuration: Configuration) -> bool:
+    """Whether the output of a tile fits a stage of V: then Q is free for the next tile before the output has left."""
+    return configuration.tile_n >= TILE_M
 
 
 def estimate_registers(spec: KernelSpec, tile_n: int) -> int:
@@ -152,14 +158,22 @@ def shared_memory_map(spec: KernelSpec, configuration: Configuration) -> tuple[R
         (
             "q",
             (MATH_WARPGROUPS, qk_panels, ROWS_PER_WARPGROUP, PANEL_COLUMNS),
-            "of each warpgroup; then its output",
+            "of each warpgroup"
+            if output_takes_v_stage(configuration)
+            else "of each warpgroup; then its output",
         ),
         (
             "k",
             (configuration.k_stages, qk_panels, n, PANEL_COLUMNS),
             "keys, nope panels before rope",
         ),
-        ("v", (configuration.v_stages, v_panels, n, PANEL_COLUMNS), "values"),
+        (
+            "v",
+            (configuration.v_stages, v_panels, n, PANEL_COLUMNS),
+            "values; a stage at times the output"
+            if output_takes_v_stage(configuration)
+            else "values",
+        ),
     )
     regions: list[RegionRequest] = [
         (name, element, ELEMENT_BYTES, shape, comment) for name, shape, comment in operands
@@ -178,7 +192,13 @@ def barriers(spec: KernelSpec, configuration: Configuration) -> tuple[Barrier, .
     math_warps = 4 * MATH_WARPGROUPS
     return (
         Barrier("q_full", MATH_WARPGROUPS, 1, q_bytes, "load warp", "its warpgroup"),
-        Barrier("q_empty", MATH_WARPGROUPS, 1, 0, "thread that stored the output", "load warp"),
+        (
+            Barrier("q_empty", MATH_WARPGROUPS, 4, 0, "every warp of its warpgroup", "load warp")
+            if output_takes_v_stage(configuration)
+            else Barrier(
+                "q_empty", MATH_WARPGROUPS, 1, 0, "thread that stored the output", "load warp"
+            )
+        ),
         Barrier("k_full", configuration.k_stages, 1, k_bytes, "load warp", "math warps"),
         Barrier("k_empty", configuration.k_stages, math_warps, 0, "every math warp", "load warp"),
         Barrier("v_full", configuration.v_stages, 1, v_bytes, "load warp", "math warps"),

@@ -66,7 +66,7 @@ def _sm90_constants(plan: KernelPlan) -> list[Constant]:
             "int", "kProducerRegisters", str(roles["load"].registers), "a thread, after setmaxnreg"
         ),
         Constant("int", "kMathRegisters", str(roles["math"].registers)),
-        _rescale_threshold(plan),
+        *_rescale_thresholds(plan),
     ]
 
 
@@ -124,7 +124,7 @@ def _sm100_constants(plan: KernelPlan) -> list[Constant]:
         ),
         Constant("int", "kCorrectionRegisters", str(roles["correction"].registers)),
         Constant("int", "kIssueRegisters", str(roles["issue"].registers)),
-        _rescale_threshold(plan),
+        *_rescale_thresholds(plan),
     ]
     shift = prefill_sm100.PROBABILITY_SHIFT.get(plan.spec.dtype)
     if shift is not None:
@@ -181,13 +181,15 @@ def _output_count(plan: KernelPlan) -> list[Constant]:
     return [Constant("int", "kOutputs", str(1 if plan.single_output else 2), meaning)]
 
 
-def _rescale_threshold(plan: KernelPlan) -> Constant:
-    return Constant(
-        "float",
-        "kRescaleThreshold",
-        _float(plan.rescale_threshold),
-        "base-2 growth of a maximum that is let pass",
-    )
+def _rescale_thresholds(plan: KernelPlan) -> list[Constant]:
+    comment = "base-2 growth of a maximum that is let pass"
+    found = [Constant("float", "kRescaleThreshold", _float(plan.rescale_threshold), comment)]
+    if plan.largest_rescale_threshold > plan.rescale_threshold:
+        largest = _float(plan.largest_rescale_threshold)
+        found.append(
+            Constant("float", "kLargestRescaleThreshold", largest, "where a row has seen much")
+        )
+    return found
 
 
 def _mask_constants(plan: KernelPlan) -> list[Constant]:

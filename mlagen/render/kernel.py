@@ -185,7 +185,24 @@ def _sm90_names(plan: KernelPlan) -> dict[str, Any]:
         "output_width": width,
         "score_widths": [plan.tile_n, plan.tile_n // 2] if plan.half_diagonal else [plan.tile_n],
         "l2_section_mib": prefill_sm90.L2_SECTION_MIB,
+        "uses_log2": plan.spec.lse or plan.largest_rescale_threshold > plan.rescale_threshold,
+        "output_row": _output_row_in_v if plan.output_takes_v_stage else _output_row_in_q,
     }
+
+
+def _output_row_in_v(panel: str, row: str | None) -> str:
+    """Where the output of a math warpgroup lies in a stage of V; without a row, its first one."""
+    own = "warpgroup * kRowsPerWarpgroup"
+    return (
+        f"shared.v[v.stage][{panel}][{own} + {row}]"
+        if row
+        else f"shared.v[v.stage][{panel}][{own}]"
+    )
+
+
+def _output_row_in_q(panel: str, row: str | None) -> str:
+    """The same in its slice of Q."""
+    return f"shared.q[warpgroup][{panel}]" + (f"[{row}]" if row else "")
 
 
 def _sm100_names(plan: KernelPlan) -> dict[str, Any]:
@@ -219,6 +236,7 @@ def _sm100_names(plan: KernelPlan) -> dict[str, Any]:
         "panel_row_bytes": PANEL_COLUMNS * element_bytes,
         "probabilities_of_a_column": 4 // element_bytes,
         "l2_section_mib": prefill_sm100.L2_SECTION_MIB,
+        "uses_log2": plan.spec.lse,
     }
 
 

@@ -112,7 +112,7 @@ class LaunchForm:
         # A block that walks no further must find no more than one tile: the grid is not for the caller to choose.
         takers = parts
         if plan.spec.scheduler.kind != "transient":
-            takers = min(parts, max(most_blocks // plan.cta_group, 1))
+            takers = min(parts, max(most_blocks // plan.cta_group, min(most_blocks, 1)))
         self.grid = takers * plan.cta_group
         self.arguments = ArgumentStruct(
             plan, scalar_values(plan, call, extents, lse, splits=splits)

@@ -83,8 +83,10 @@ def scalar_values(
         lse: The LSE tensor, for its strides.
         splits: Most parts of a tile's keys.
     """
+    scale_log2 = score_scale(plan.spec, call.options) * math.log2(math.e)
     values: dict[str, float] = {
-        "softmax_scale_log2": score_scale(plan.spec, call.options) * math.log2(math.e),
+        "softmax_scale_log2": scale_log2,
+        "inverse_scale_log2": 1 / scale_log2,
         "v_scale": call.options.scales.get("v_scale", 1.0),
         "num_heads": extents.num_heads,
         "batch": extents.batch,

@@ -133,12 +133,6 @@ _COVERED = (
         "output is stored: behind this product.",
     ),
     Accepted(
-        "arrive-early",
-        r"^MathWarpgroup\.store_output: barrier_arrive\(shared\.q_empty",
-        "A block of a transient kernel has one tile: nobody asks for its place in Q again.",
-        kernels=r"_transient_",
-    ),
-    Accepted(
         "proxy-fence-late",
         r"^MathWarpgroup\.store_output",
         "The memory model asks for a proxy fence on the path from the write to the copy, and the thread that issues "

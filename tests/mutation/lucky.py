@@ -52,7 +52,7 @@ LUCKY = (
     ),
     Lucky(
         "store-wait-loose",
-        "tma_store_commit_and_wait_read",
+        "tma_store_wait_read",
         "race",
         "the store has read its 16 KiB before the next tile's Q comes from L2",
     ),
@@ -76,7 +76,7 @@ LUCKY = (
     ),
     Lucky(
         "store-unfinished",
-        'tma_store_commit_and_wait_read: asm volatile("cp.async.bulk.wait_group',
+        'tma_store_wait_read: asm volatile("cp.async.bulk.wait_group',
         "race",
         "the store has begun to read long before the next tile's Q comes from L2",
     ),

@@ -190,7 +190,7 @@ def test_tensor_maps_follow_the_layouts(
     } == addressing
 
 
-ALWAYS = ["softmax_scale_log2", "num_heads", "batch"]
+ALWAYS = ["softmax_scale_log2", "inverse_scale_log2", "num_heads", "batch"]
 
 
 @pytest.mark.parametrize(

@@ -42,7 +42,9 @@ def listed_tiles(kernel: KernelPlan) -> list[tuple[int, int, int]]:
     functions = text[: text.index("// Shared memory\n")].rpartition("// ---")[0]
     offsets = np.cumsum([0, *LENGTHS]).astype(np.int32)
     values = {"num_heads": HEADS, "batch": len(LENGTHS), "total_q": 429, "max_seqlen_q": 429}
-    arguments = ArgumentStruct(kernel, values | {"softmax_scale_log2": 1.0, "total_k": 429})
+    arguments = ArgumentStruct(
+        kernel, values | {"softmax_scale_log2": 1.0, "inverse_scale_log2": 1.0, "total_k": 429}
+    )
     memory = GlobalMemory()
     address = memory.add(offsets, "offsets", read_only=True)
     tiles = np.full((64, 3), -2, np.int32)

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 _ARRIVALS = "barrier_arrive|barrier_arrive_expect_bytes|release"
 # What a release promises to be over: products, stores, reads and writes of the announced tile.
 _PROTECTED = (
-    r"wgmma_wait|tma_store_commit_and_wait_read|shared\.tile\[slot\.stage\] = tile"
+    r"wgmma_wait|tma_store_wait_read|shared\.tile\[slot\.stage\] = tile"
     r"|tile\.queries = uniform"
 )
 

@@ -74,10 +74,11 @@ def _panel(source: Source) -> Iterator[Edit]:
 
 
 def _store_commit_gone(source: Source) -> Iterator[Edit]:
-    for start, end in asm_statements(source, "tma_store_commit_and_wait_read"):
-        yield blanked(source, start, end)
-    for call in source.calls("tma_store_commit_and_wait_read"):
-        yield removed(source, call)
+    for name in ("tma_store_commit", "tma_store_wait_read"):
+        for start, end in asm_statements(source, name):
+            yield blanked(source, start, end)
+        for call in source.calls(name):
+            yield removed(source, call)
 
 
 def _fence_late(source: Source) -> Iterator[list[Edit]]:

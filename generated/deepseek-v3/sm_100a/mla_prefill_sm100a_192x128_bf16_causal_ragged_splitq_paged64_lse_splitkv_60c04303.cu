@@ -297,10 +297,12 @@ __device__ __forceinline__ void tma_store(const TensorMap& map, const void* sour
       : "memory");
 }
 
+// Closes the group of this thread's stores. PTX ISA: cp.async.bulk.commit_group.
+__device__ __forceinline__ void tma_store_commit() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
+
 // Waits until this thread's stores have read their shared memory, which may then be overwritten.
-// PTX ISA: cp.async.bulk.commit_group, cp.async.bulk.wait_group.read.
-__device__ __forceinline__ void tma_store_commit_and_wait_read() {
-  asm volatile("cp.async.bulk.commit_group;" ::: "memory");
+// PTX ISA: cp.async.bulk.wait_group.read.
+__device__ __forceinline__ void tma_store_wait_read() {
   asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
 }
 
@@ -748,7 +750,7 @@ __device__ __forceinline__ bool named_barrier_any(int id, int threads, bool cond
       : "=r"(result)
       : "r"(id), "r"(threads), "r"(condition ? 1 : 0)
       : "memory");
-  return result != 0;
+  return uniform(result) != 0;
 }
 
 // Counts the state of this part as written, once all threads of the group have written theirs. True in all of them if it
@@ -1494,7 +1496,8 @@ struct StoreWarp {
           for (int panel = 0; panel < kVHeadDim / 64; ++panel) {
             store_clipped(out_map, shared.q[half][panel], panel * 64, tile.head, row, tile.queries);
           }
-          tma_store_commit_and_wait_read();
+          tma_store_commit();
+          tma_store_wait_read();
           barrier_arrive(shared.q_empty[half]);
         }
       }

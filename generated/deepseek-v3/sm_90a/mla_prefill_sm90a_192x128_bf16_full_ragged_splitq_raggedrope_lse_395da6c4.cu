@@ -31,7 +31,7 @@
 //
 // Barriers   (arrivals and bytes of one phase)
 //   q_full[2]       1  24576  load warp -> its warpgroup
-//   q_empty[2]      1      0  thread that stored the output -> load warp
+//   q_empty[2]      4      0  every warp of its warpgroup -> load warp
 //   k_full[2]       1  49152  load warp -> math warps
 //   k_empty[2]      8      0  every math warp -> load warp
 //   v_full[2]       1  32768  load warp -> math warps
@@ -72,6 +72,7 @@ constexpr int kElementBytes = 2;
 constexpr int kProducerRegisters = 40;  // a thread, after setmaxnreg
 constexpr int kMathRegisters = 232;
 constexpr float kRescaleThreshold = 0.5f;  // base-2 growth of a maximum that is let pass
+constexpr float kLargestRescaleThreshold = 8.0f;  // where a row has seen much
 constexpr int kNoLimit = 1 << 30;  // beyond every key
 
 // What one thread of a math warpgroup holds of its 64 rows.
@@ -92,6 +93,7 @@ constexpr int kMathThreads = 128 * kMathWarpgroups;
 // The scalars and pointers of a launch.
 struct Arguments {
   float softmax_scale_log2;  // softmax_scale * log2(e)
+  float inverse_scale_log2;  // 1 / softmax_scale_log2
   int num_heads;  // query heads
   int batch;  // sequences
   int total_q;  // query rows of the tensor
@@ -256,10 +258,12 @@ __device__ __forceinline__ void tma_store(const TensorMap& map, const void* sour
       : "memory");
 }
 
+// Closes the group of this thread's stores. PTX ISA: cp.async.bulk.commit_group.
+__device__ __forceinline__ void tma_store_commit() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
+
 // Waits until this thread's stores have read their shared memory, which may then be overwritten.
-// PTX ISA: cp.async.bulk.commit_group, cp.async.bulk.wait_group.read.
-__device__ __forceinline__ void tma_store_commit_and_wait_read() {
-  asm volatile("cp.async.bulk.commit_group;" ::: "memory");
+// PTX ISA: cp.async.bulk.wait_group.read.
+__device__ __forceinline__ void tma_store_wait_read() {
   asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
 }
 
@@ -556,7 +560,8 @@ struct KeyBlocks {
 // the maximum is the quad's, the sum this thread's share until the end.
 // Source: online softmax (Milakov and Gimelshein, arXiv 1805.02867), with the conditional rescale of FlashAttention-4.
 struct Softmax {
-  float maximum[2];     // raw score that the exponents refer to; may lag behind the largest by kRescaleThreshold
+  float maximum[2];     // raw score that the exponents refer to; may lag behind the largest
+  float ceiling[2];     // raw score up to which it may lag
   float sum[2];         // of 2^(score * scale - reference), in fp32, before rounding to bfloat16
   float correction[2];  // factor that the output still lacks
   bool must_correct;    // the same in the whole warp
@@ -572,6 +577,17 @@ struct Softmax {
   // large, but the same in every factor, and cancels.
   __device__ __forceinline__ static float reference(float maximum, float scale_log2) {
     return maximum == -infinity() ? 0.0f : __fmul_rn(maximum, scale_log2);
+  }
+
+  // Says how far the maxima may lag behind the next scores. Above 1, a probability is rounded to bfloat16, which shows
+  // where its key outweighs the rest of the row. So a key may have one that weighs less than 1/64 of the row: less than
+  // 1/16 of this thread's share of the sum.
+  __device__ __forceinline__ void set_ceiling(float inverse_scale_log2) {
+#pragma unroll
+    for (int row = 0; row < 2; ++row) {
+      const float threshold = fmaxf(fminf(log2_approx(sum[row]) - 4.0f, kLargestRescaleThreshold), kRescaleThreshold);
+      ceiling[row] = fmaf(threshold, inverse_scale_log2, maximum[row]);
+    }
   }
 
   // Turns the scores of a tile into probabilities. kFirst: nothing has been seen before.
@@ -590,10 +606,9 @@ struct Softmax {
       maximum[0] = largest[0];
       maximum[1] = largest[1];
     } else {
-      // Rescaling the output costs 64 multiplications, so a warp does it only when a row has grown by
-      // 2^kRescaleThreshold: until then its probabilities exceed 1, which neither fp32 sums nor bfloat16 mind.
-      const bool grew = (largest[0] - maximum[0]) * scale_log2 > kRescaleThreshold ||
-                        (largest[1] - maximum[1]) * scale_log2 > kRescaleThreshold;
+      // Rescaling the output costs 64 multiplications, so a warp does it only when a row has grown beyond its
+      // ceiling: until then its probabilities exceed 1, which neither fp32 sums nor bfloat16 mind.
+      const bool grew = largest[0] > ceiling[0] || largest[1] > ceiling[1];
       must_correct = __any_sync(kAllLanes, grew);
       if (must_correct) {
 #pragma unroll
@@ -639,11 +654,11 @@ struct Softmax {
 
 // Matrices lie in panels of 64 columns, a row of a panel being the 128 bytes over which TMA and tensor cores swizzle.
 struct __align__(1024) SharedMemory {
-  uint16 q[2][3][64][64];  // of each warpgroup; then its output
+  uint16 q[2][3][64][64];  // of each warpgroup
   uint16 k[2][3][128][64];  // keys, nope panels before rope
-  uint16 v[2][2][128][64];  // values
+  uint16 v[2][2][128][64];  // values; a stage at times the output
   uint64 q_full[2];  // load warp -> its warpgroup
-  uint64 q_empty[2];  // thread that stored the output -> load warp
+  uint64 q_empty[2];  // every warp of its warpgroup -> load warp
   uint64 k_full[2];  // load warp -> math warps
   uint64 k_empty[2];  // every math warp -> load warp
   uint64 v_full[2];  // load warp -> math warps
@@ -657,7 +672,7 @@ static_assert(sizeof(Tile) == 32, "the plan's size of a tile");
 
 __device__ __forceinline__ void init_barriers(SharedMemory& shared) {
   for (uint64& barrier : shared.q_full) barrier_init(barrier, 1);
-  for (uint64& barrier : shared.q_empty) barrier_init(barrier, 1);
+  for (uint64& barrier : shared.q_empty) barrier_init(barrier, 4);
   for (uint64& barrier : shared.k_full) barrier_init(barrier, 1);
   for (uint64& barrier : shared.k_empty) barrier_init(barrier, 8);
   for (uint64& barrier : shared.v_full) barrier_init(barrier, 1);
@@ -684,6 +699,7 @@ struct LoadWarp {
   RingPosition<kVStages> v;
   RingPosition<1> q;
   RingPosition<kTileSlots> slot;
+  bool owes_stage = false;  // a tile has been loaded and no stage of V lent for its output
 
   __device__ __forceinline__ void announce(const Tile& tile) {
     barrier_wait(shared.tile_empty[slot.stage], slot.parity ^ 1);
@@ -739,16 +755,29 @@ struct LoadWarp {
     v.advance();
   }
 
+  // Hands the next stage of V over as it is, once it is free: the output of the tile before leaves through it.
+  __device__ __forceinline__ void lend_stage_of_v() {
+    if (!owes_stage) {
+      owes_stage = true;
+      return;
+    }
+    barrier_wait(shared.v_empty[v.stage], v.parity ^ 1);
+    if (elect_one()) barrier_arrive(shared.v_full[v.stage]);
+    v.advance();
+  }
+
   // In the order in which the math warpgroups use them: K runs one block ahead of V. The first K is asked for before Q,
-  // whose slices the previous tile's output may still occupy.
+  // which the previous tile may still need.
   __device__ __forceinline__ void load_tile(const Tile& tile) {
     const KeyBlocks blocks(tile);
     if (blocks.empty()) {
       load_q(tile, false);
+      lend_stage_of_v();
       return;
     }
     load_k(tile, blocks.end - 1);
     load_q(tile, true);
+    lend_stage_of_v();
     for (int block = blocks.end - 2; block >= blocks.begin; --block) {
       load_k(tile, block);
       load_v(tile, block + 1);
@@ -774,6 +803,7 @@ struct LoadWarp {
     // Every block draws until it gets nothing, which makes num_tiles draws in all: the last leaves the counter as the
     // next launch expects it.
     if (lane == 0 && drawn == finder.num_tiles - 1) *arguments.tickets = 0;
+    lend_stage_of_v();
   }
 };
 
@@ -792,6 +822,7 @@ struct MathWarpgroup {
   RingPosition<kVStages> v;
   RingPosition<1> q;
   RingPosition<kTileSlots> slot;
+  uint64* borrowed = nullptr;  // says that the stage of V is free again which the last output left through
 
   // Registers hold fragments of the tensor cores' layout: element i of a thread lies in row
   // 16 * warp + lane / 4 + 8 * (i / 2 % 2) and column 8 * (i / 4) + 2 * (lane % 4) + i % 2.
@@ -802,6 +833,7 @@ struct MathWarpgroup {
   // Fields of the tile.
   int first_position;  // of this thread's first row among the keys
   int seqlen_k;
+  int last_block;  // behind its scores, Q is done with
 
   __device__ __forceinline__ int thread() const { return threadIdx.x % 128; }
   __device__ __forceinline__ int first_row() const { return thread() / 32 * 16 + thread() % 32 / 4; }
@@ -883,9 +915,11 @@ struct MathWarpgroup {
   __device__ __forceinline__ void first_block(int block) {
     float score[kCount];
     multiply_q_k(score);
+    return_stage();
     wgmma_wait<0>();
     tie_registers(score);
     release(shared.k_empty[k.stage]);
+    if (block == last_block) release(shared.q_empty[warpgroup]);
     k.advance();
     score_to_probability<true, true>(score, block);
     pack_probability(score);
@@ -895,6 +929,7 @@ struct MathWarpgroup {
   template <bool kMasked>
   __device__ __forceinline__ void next_block(int block) {
     float score[kScoresPerThread];
+    softmax.set_ceiling(arguments.inverse_scale_log2);  // here, where nothing waits for it
     barrier_wait(shared.k_full[k.stage], k.parity);
     named_barrier_sync(kTurnBarrier + warpgroup, kMathThreads);
     multiply_q_k(score);
@@ -905,6 +940,7 @@ struct MathWarpgroup {
     wgmma_wait<1>();
     tie_registers(score);
     release(shared.k_empty[k.stage]);
+    if (block == last_block) release(shared.q_empty[warpgroup]);
     k.advance();
     score_to_probability<false, kMasked>(score, block);
     wgmma_wait<0>();
@@ -916,6 +952,7 @@ struct MathWarpgroup {
 
   __device__ __forceinline__ void attend(const Tile& tile, const KeyBlocks& blocks) {
     int block = blocks.end - 1;
+    last_block = blocks.begin;
     barrier_wait(shared.k_full[k.stage], k.parity);
     first_block<kScoresPerThread>(block);
     --block;
@@ -944,7 +981,23 @@ struct MathWarpgroup {
     }
   }
 
-  // Normalises the output, lays it into this warpgroup's own slice of Q, now out of use, and has TMA store it.
+  // Takes the stage of V that the load warp lends for this tile's output.
+  __device__ __forceinline__ void borrow_stage() {
+    return_stage();  // has been done, but for a tile without keys
+    barrier_wait(shared.v_full[v.stage], v.parity);
+    borrowed = &shared.v_empty[v.stage];
+  }
+
+  // Gives it back, once TMA has read it.
+  __device__ __forceinline__ void return_stage() {
+    if (borrowed == nullptr) return;
+    if (uniform(thread() / 32) == 0 && elect_one()) tma_store_wait_read();
+    release(*borrowed);
+    borrowed = nullptr;
+  }
+
+  // Normalises the output, lays it into this warpgroup's rows of the stage of V that the load warp lends, and has TMA store
+  // it. The next tile's Q is on its way by then.
   __device__ __forceinline__ void store_output(const Tile& tile) {
     float scale[2];
 #pragma unroll
@@ -952,7 +1005,6 @@ struct MathWarpgroup {
       float sum = softmax.sum[i];
       scale[i] = sum == 0.0f ? 0.0f : 1.0f / sum;
     }
-    // Each warp has waited for the last product, which alone has read these rows of Q.
     // stmatrix: lane l gives the address of row l % 16 and of the 16-byte chunk l / 16 of a 16 x 16 block. The chunk is
     // swizzled as TMA expects it.
     const int lane = thread() % 32;
@@ -960,7 +1012,7 @@ struct MathWarpgroup {
 #pragma unroll
     for (int column = 0; column < kVHeadDim; column += 16) {
       const int chunk = column % 64 / 8 + lane / 16;
-      const uint32 address = shared_address(shared.q[warpgroup][column / 64][row]) + ((chunk ^ row % 8) << 4);
+      const uint32 address = shared_address(shared.v[v.stage][column / 64][warpgroup * kRowsPerWarpgroup + row]) + ((chunk ^ row % 8) << 4);
       const float* fragment = output + column / 2;
       store_matrix(address, pack(fragment[0] * scale[0], fragment[1] * scale[0]),
                    pack(fragment[2] * scale[1], fragment[3] * scale[1]),
@@ -973,10 +1025,9 @@ struct MathWarpgroup {
       const int first_row_of_slice = tile.row + warpgroup * kRowsPerWarpgroup;
 #pragma unroll
       for (int panel = 0; panel < kVHeadDim / 64; ++panel) {
-        store_clipped(out_map, shared.q[warpgroup][panel], panel * 64, tile.head, first_row_of_slice, tile.queries);
+        store_clipped(out_map, shared.v[v.stage][panel][warpgroup * kRowsPerWarpgroup], panel * 64, tile.head, first_row_of_slice, tile.queries);
       }
-      tma_store_commit_and_wait_read();
-      barrier_arrive(shared.q_empty[warpgroup]);
+      tma_store_commit();
     }
   }
 
@@ -991,11 +1042,18 @@ struct MathWarpgroup {
       for (int i = 0; i < kOutputsPerThread; ++i) output[i] = 0.0f;
       barrier_wait(shared.q_full[warpgroup], q.parity);
       q.advance();
-      if (!blocks.empty()) attend(tile, blocks);
+      if (blocks.empty()) {
+        release(shared.q_empty[warpgroup]);
+      } else {
+        attend(tile, blocks);
+      }
       softmax.finish();
+      borrow_stage();
       store_lse(tile);
       store_output(tile);
+      v.advance();
     }
+    return_stage();  // shared memory has to be there until TMA has read it
   }
 };
 

@@ -100,8 +100,7 @@ def prefill_arguments(spec: KernelSpec) -> tuple[Argument, ...]:
                 "sinks", "const float*", "[num_heads] logit of each head's sink, natural units"
             )
         )
-    if spec.score_mod.kind == "alibi" and spec.score_mod.slopes == "tensor":
-        found.append(Argument("alibi_slopes", "const float*", "[num_heads]"))
+    found += _score_mod_arguments(spec)
     if splits_keys(spec):
         if fixed_splits(spec) is None:
             found.append(Argument("num_splits", "int", "most parts of a tile's keys"))
@@ -112,3 +111,28 @@ def prefill_arguments(spec: KernelSpec) -> tuple[Argument, ...]:
     if draws_tickets(spec):
         found.append(Argument("tickets", "int*", "0 before and after every launch"))
     return tuple(found)
+
+
+def _score_mod_arguments(spec: KernelSpec) -> list[Argument]:
+    """The tensor of a score mod, and how it lies in memory."""
+    score_mod = spec.score_mod
+    if score_mod.kind == "alibi" and score_mod.slopes == "tensor":
+        return [Argument("alibi_slopes", "const float*", "[num_heads]")]
+    if score_mod.kind == "bias":
+        strides = ("batch", "head")[: score_mod.rank - 2]
+        shape = ("batch", "num_heads")[: score_mod.rank - 2]
+        return [
+            Argument("bias", "const float*", f"[{', '.join((*shape, 'queries', 'keys'))}]"),
+            *(Argument(f"bias_{one}_stride", "int64", "elements; 0: shared") for one in strides),
+            Argument("bias_row_stride", "int64", "elements; 0: shared"),
+            Argument("bias_queries", "int", "queries of a sequence that have a row"),
+            Argument("bias_keys", "int", "elements of a row"),
+        ]
+    if score_mod.kind == "relative_bias":
+        strides = ("batch", "row", "head") if spec.q_layout == "dense" else ("row", "head")
+        rows = "batch, seqlen_q" if spec.q_layout == "dense" else "total_q"
+        return [
+            Argument("relative_bias", "const float*", f"[{rows}, num_heads, distances]"),
+            *(Argument(f"relative_bias_{one}_stride", "int64", "elements") for one in strides),
+        ]
+    return []

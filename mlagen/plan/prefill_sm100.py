@@ -37,6 +37,7 @@ from mlagen.plan.plan import (
 from mlagen.plan.split_kv import STORES_BYTES, splits_keys, state_elements
 from mlagen.plan.support import SM100, refuse_unsupported
 from mlagen.spec.config import FA4Config
+from mlagen.spec.score_mod import adds_bias
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -192,7 +193,8 @@ def choose_layout(spec: KernelSpec) -> FA4Layout:
         return fitting[0]
     nearest = wanted[len(tiles) - 1]  # the best form, with the narrowest tile
     others = layouts(spec, [*forms(config), *forms(FA4Config())], TILE_N_CHOICES)
-    advice = advice_for(nearest, [layout for layout in others if layout.supported()])
+    supported = [one for one in others if one.supported() and not spills(spec, one)]
+    advice = advice_for(nearest, supported)
     where = f"config.tile_n: {nearest.tile_n} does not fit {spec.arch}"
     lines = (f"  {line}" for line in problems(spec, nearest))
     raise PlanError("\n".join([where, *lines, f"  {advice}"]))
@@ -241,6 +243,8 @@ def problems(spec: KernelSpec, layout: FA4Layout) -> list[str]:
         choices = " or ".join(map(str, TILE_N_CHOICES))
         found.append(f"tile_n {n} is not {choices}: a row of scores is one load of tensor memory")
     found += page_problems(spec, n)
+    if spills(spec, layout):
+        found.append(f"tile_n {n}: ptxas spills where a bias is added to rows so wide")
     largest = LARGEST_RESCALE_THRESHOLD[spec.dtype]
     threshold = spec.config.rescale_threshold
     if threshold is not None and threshold > largest:
@@ -411,6 +415,13 @@ def barriers(layout: FA4Layout) -> tuple[Barrier, ...]:
             f"{leader}load warp",
         ),
     )
+
+
+def spills(spec: KernelSpec, layout: FA4Layout) -> bool:
+    """Whether ptxas lacks registers for the numbers of a bias beside a row of scores."""
+    config = spec.config
+    is_crowded = layout.splits_keys or config.exp2_emulation_share or config.softmax_order
+    return bool(adds_bias(spec.score_mod) and is_crowded and layout.tile_n > TILE_N_CHOICES[-1])
 
 
 def named_barriers(layout: FA4Layout, *, softmax_order: bool) -> tuple[NamedBarrier, ...]:

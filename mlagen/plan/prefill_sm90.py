@@ -43,7 +43,7 @@ MATH_REGISTERS = 232
 # ptxas needs room below the cap for addresses and temporaries; measured on the rendered kernels with NVRTC 13.5.
 REGISTER_LIMIT = 224
 BASE_REGISTERS = 26
-SCORE_MOD_REGISTERS = {"identity": 0, "alibi": 12, "softcap": 12}
+SCORE_MOD_REGISTERS = {"identity": 0, "alibi": 12, "softcap": 12, "bias": 12, "relative_bias": 12}
 
 # Probabilities reach 2^threshold: fp16 ends at 65504, and fp32 sums of bf16 ones must not overflow.
 LARGEST_RESCALE_THRESHOLD = {"float16": 15, "bfloat16": 60}

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from mlagen.spec.model import KernelSpec
 
-AVAILABLE_SCORE_MODS = ("identity", "softcap", "alibi")
+AVAILABLE_SCORE_MODS = ("identity", "softcap", "alibi", "bias", "relative_bias")
 PAGE_SIZES = (8, 16, 32, 64, 128, 256)
 HEAD_DIMS = ((128, 64, 128), (64, 64, 128), (192, 64, 256), (256, 0, 256))  # nope, rope, v
 

@@ -211,6 +211,8 @@ def _score_mod_constants(plan: KernelPlan) -> list[Constant]:
                 "float", "kSoftcap", _float(score_mod.cap), "natural-log units, after softmax_scale"
             )
         ]
+    if score_mod.kind == "relative_bias":
+        return [Constant("int", "kRelativeExtent", str(score_mod.extent), "distances with a bias")]
     return []
 
 

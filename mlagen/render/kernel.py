@@ -19,6 +19,7 @@ from mlagen.render.constants import prefill_constants
 from mlagen.render.environment import environment
 from mlagen.render.header import header
 from mlagen.render.mask import mask_texts
+from mlagen.spec.score_mod import adds_bias
 
 if TYPE_CHECKING:
     from mlagen.plan import KernelPlan
@@ -119,6 +120,7 @@ def _shared_names(plan: KernelPlan) -> dict[str, Any]:
         "output_ptx_type": DTYPES[str(spec.output_dtype)].ptx,
         "pack_output": "pack" if spec.output_dtype == spec.dtype else "pack_output",
         "has_score_mod": spec.score_mod.kind != "identity",
+        "adds_bias": adds_bias(spec.score_mod),
         "key_offsets": "cu_seqlens_k" if spec.kv.row_offsets else "cu_seqlens_q",
         "has_cache_seqlens": takes_cache_seqlens(spec),
         "draws_tickets": draws_tickets(spec),

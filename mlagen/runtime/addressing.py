@@ -22,6 +22,7 @@ _VECTORS = (
     "sinks",
     "alibi_slopes",
 )
+_ROWS = ("block_table", "bias", "relative_bias")  # of contiguous elements, wherever each lies
 _OUTPUTS = ("out", "lse")
 
 
@@ -31,7 +32,7 @@ def check_strides(call: Call) -> None:
         name = call.written[canonical]
         if canonical in _VECTORS:
             _check_contiguous(name, tensor)
-        elif canonical == "block_table":
+        elif canonical in _ROWS:
             _check_last_dimension(name, tensor)
         else:
             if canonical in _OUTPUTS:

@@ -35,6 +35,8 @@ TENSORS: dict[str, tuple[str, ...]] = {
     "valid_lengths": (),
     "sinks": (),
     "alibi_slopes": (),
+    "bias": (),
+    "relative_bias": (),
     "out": (),
     "lse": (),
 }

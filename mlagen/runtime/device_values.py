@@ -51,6 +51,8 @@ def check_device_values(spec: KernelSpec, call: Call, extents: Extents) -> None:
     if "valid_lengths" in call.tensors:
         values.valid_lengths(keys)
     _check_longest("keys", keys, call.options.max_seqlen_k, "max_seqlen_k")
+    if "bias" in call.tensors:
+        values.bias(queries, keys)
     page_size = page_size_of(spec)
     if page_size is not None:
         cache = call.tensors["v" if spec.kv.layout == "paged" else "k_rope"]
@@ -115,6 +117,16 @@ class _Values:
                     f"{self.name('valid_lengths')}: sequence {index} has {valid}, but {rows} keys"
                 )
                 raise InputError(f"{message}\n  valid lengths lie between 0 and the keys")
+
+    def bias(self, queries: list[int], keys: list[int]) -> None:
+        """That the bias has a number for each query and key."""
+        rows, columns = (int(size) for size in self.call.tensors["bias"].shape[-2:])
+        for what, lengths, size in (("queries", queries, rows), ("keys", keys, columns)):
+            is_shared = what == "queries" and size == 1
+            for index, length in enumerate(lengths):
+                if length > size and not is_shared:
+                    message = f"{self.name('bias')}: sequence {index} has {length} {what}, but the tensor {size}"
+                    raise InputError(f"{message}\n  pass a bias of the longest sequence's size")
 
     def pages(self, keys: list[int], page_size: int, pages: int) -> None:
         """That every page in use exists; entries past a sequence's last page may hold anything."""

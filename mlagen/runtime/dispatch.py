@@ -303,6 +303,11 @@ def _meaning(spec: KernelSpec, call: Call) -> Iterator[Mismatch]:
 def _option_tensors(spec: KernelSpec, call: Call) -> Iterator[Mismatch]:
     """Tensors that come with an option: name, whether the kernel takes it, the line of YAML with it and without."""
     takes_slopes = any(mod.kind == "alibi" and mod.slopes == "tensor" for mod in spec.score_mods)
+    ranks = [mod.rank for mod in spec.score_mods if mod.kind == "bias"]
+    extents = [mod.extent for mod in spec.score_mods if mod.kind == "relative_bias"]
+    bias, relative_bias = call.tensors.get("bias"), call.tensors.get("relative_bias")
+    rank = 0 if bias is None else bias.ndim
+    extent = 0 if relative_bias is None else int(relative_bias.shape[-1])
     for name, takes, option, without in (
         ("sinks", spec.sink, "sink: true", "sink: false"),
         (
@@ -311,6 +316,8 @@ def _option_tensors(spec: KernelSpec, call: Call) -> Iterator[Mismatch]:
             "score_mod: {kind: alibi, slopes: tensor}",
             "score_mod: alibi",
         ),
+        ("bias", bool(ranks), _bias_option(rank), "score_mod: identity"),
+        ("relative_bias", bool(extents), _relative_option(extent), "score_mod: identity"),
         ("valid_lengths", takes_valid_lengths(spec.mask), "mask: padding", "mask: none"),
     ):
         if (name in call.tensors) == takes:
@@ -319,6 +326,20 @@ def _option_tensors(spec: KernelSpec, call: Call) -> Iterator[Mismatch]:
             yield Mismatch(f"without {name}", f"needs {name}", without, name)
         else:
             yield Mismatch(f"with {name}", f"takes no {name}", option)
+    if rank and ranks and rank != ranks[0]:
+        has = f"takes a bias of {ranks[0]}"
+        yield Mismatch(f"a bias of {rank} dimensions", has, _bias_option(rank))
+    if extent and extents and extent != extents[0]:
+        has = f"has extent {extents[0]}"
+        yield Mismatch(f"relative_bias of {extent} distances", has, _relative_option(extent))
+
+
+def _bias_option(rank: int) -> str:
+    return f"score_mod: {{kind: bias, rank: {rank}}}"
+
+
+def _relative_option(extent: int) -> str:
+    return f"score_mod: {{kind: relative_bias, extent: {extent}}}"
 
 
 def _no_kernel(

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from mlagen.dtypes import DTYPES
 from mlagen.errors import DeviceError, DTypeError, InputError, ShapeError
+from mlagen.plan.arguments import takes_cache_seqlens
 from mlagen.runtime.arguments import LARGEST_SCALE, SMALLEST_SCALE
 from mlagen.runtime.host_tensor import converted
 from mlagen.runtime.parameters import score_scale
@@ -23,6 +24,7 @@ LARGEST_EXTENT = 2**30 - 1
 _INTEGERS = ("cu_seqlens_q", "cu_seqlens_k", "cache_seqlens", "valid_lengths", "block_table")
 _PER_SEQUENCE = ("cache_seqlens", "valid_lengths")
 _PER_HEAD = ("sinks", "alibi_slopes")
+_FLOATS = (*_PER_HEAD, "bias", "relative_bias", "lse")
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +73,14 @@ def check_presence(call: Call) -> None:
     if "block_table" in tensors and "k_rope" not in tensors and tensors["v"].ndim < 4:
         message = "k_rope: missing, and block_table is given"
         raise InputError(f"{message}\n  pass the cache as k_rope=, or k and v in pages")
+    if "bias" in tensors and not 2 <= tensors["bias"].ndim <= 4:
+        message = (
+            f"{call.written['bias']}: expected 2 to 4 dimensions, got {list(tensors['bias'].shape)}"
+        )
+        raise ShapeError(f"{message}\n  pass [q, k], [batch, q, k] or [batch, num_heads, q, k]")
+    if "relative_bias" in tensors and tensors["relative_bias"].ndim < 1:
+        message = f"{call.written['relative_bias']}: expected 3 or 4 dimensions, got a number"
+        raise ShapeError(f"{message}\n  pass [total_q, num_heads, extent]")
     for name in ("cu_seqlens_q", "cu_seqlens_k"):
         if name in tensors and tensors[name].ndim != 1:
             message = f"{call.written[name]}: expected [batch + 1], got {list(tensors[name].shape)}"
@@ -144,7 +154,7 @@ class _Checker:
         for name, tensor in self._tensors.items():
             if name in _INTEGERS:
                 expected = "int32"
-            elif name in _PER_HEAD or name == "lse":
+            elif name in _FLOATS:
                 expected = "float32"
             else:
                 expected = str(self._spec.output_dtype if name == "out" else self._spec.dtype)
@@ -212,6 +222,8 @@ class _Checker:
         extents = Extents(batch, num_heads, rows_q, seqlen_q, rows_k, seqlen_k)
         self._check_rope(extents)
         self._check_vectors(extents)
+        self._check_bias(extents)
+        self._check_relative_bias(extents)
         self._check_sizes(extents)
         return extents
 
@@ -304,6 +316,36 @@ class _Checker:
         for name in _PER_HEAD:
             if name in self._tensors:
                 self._expect(name, ("num_heads", extents.num_heads))
+
+    def _check_bias(self, extents: Extents) -> None:
+        """That a bias has a row for every query and a column for every key that the host knows of."""
+        if "bias" not in self._tensors:
+            return
+        options, spec = self._call.options, self._spec
+        queries = extents.seqlen_q or options.max_seqlen_q or 0
+        has_known_keys = spec.kv.layout == "dense" and not takes_cache_seqlens(spec)
+        keys = extents.seqlen_k if has_known_keys else options.max_seqlen_k or 0
+        got = [int(size) for size in self._tensors["bias"].shape]
+        batch, heads = ("batch", extents.batch), ("num_heads", extents.num_heads)
+        outer = {2: (), 3: (batch,), 4: (batch, heads)}[len(got)]
+        fits = [have in (1, want) for have, (_, want) in zip(got, outer, strict=False)]
+        if all(fits) and (got[-2] == 1 or got[-2] >= queries) and got[-1] >= keys:
+            return
+        sizes = [f"{name}={size} or 1" for name, size in outer]
+        text = ", ".join([*sizes, f">= {queries} queries or 1", f">= {keys} keys"])
+        message = f"{self._name('bias')}: expected [{text}], got {got}"
+        advice = "rows are the queries of a sequence, columns its keys; what all share has size 1"
+        raise ShapeError(f"{message}\n  {advice}")
+
+    def _check_relative_bias(self, extents: Extents) -> None:
+        if "relative_bias" not in self._tensors:
+            return
+        leading: tuple[tuple[str, int], ...] = (("total_q", extents.rows_q),)
+        if self._spec.q_layout == "dense":
+            leading = (("batch", extents.batch), ("seqlen_q", extents.seqlen_q))
+        (extent,) = (mod.extent for mod in self._spec.score_mods if mod.kind == "relative_bias")
+        heads = ("num_heads", extents.num_heads)
+        self._expect("relative_bias", *leading, heads, ("extent", extent))
 
     def _check_sizes(self, extents: Extents) -> None:
         """What the kernel counts in 32 bits."""

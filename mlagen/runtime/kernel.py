@@ -161,6 +161,10 @@ class Kernels:
                 - cache_seqlens (seq_lens) int32 `[batch]`
                 - valid_lengths int32 `[batch]`: the keys of a sequence before its padding
                 - sinks, alibi_slopes float32 `[H]`
+                - bias float32 `[q, k]`, `[batch, q, k]` or `[batch, H, q, k]` of any strides but that
+                  of k, q and k counted in each sequence; all but k may be 1, and what lies outside is
+                  hidden
+                - relative_bias float32 `[total_q, H, extent]` or `[batch, seqlen_q, H, extent]`
                 - out, lse: written instead of new tensors
 
                 and options:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 # Native sizes and alignment: the struct that the compiler lays out on the other side.
 _FORMATS = {"int": "i", "int64": "q", "float": "f"}
 _POINTER = "P"
+_EVERY_QUERY = 2**31 - 1
 
 
 def longest_queries(spec: KernelSpec, call: Call, extents: Extents) -> int:
@@ -103,9 +104,30 @@ def scalar_values(
         values["block_table_width"] = int(table.shape[1])
         cache = call.tensors["v" if plan.spec.kv.layout == "paged" else "k_rope"]
         values["num_pages"] = int(cache.shape[0])
+    if "bias" in call.tensors:
+        values |= _bias_values(call.tensors["bias"])
+    if "relative_bias" in call.tensors:
+        steps = [int(stride) for stride in call.tensors["relative_bias"].stride()][:-1]
+        names = ("batch", "row", "head")[-len(steps) :]
+        values |= {
+            f"relative_bias_{name}_stride": step for name, step in zip(names, steps, strict=True)
+        }
     strides = [int(stride) for stride in lse.stride()]
-    names = ("lse_batch_stride", "lse_row_stride", "lse_head_stride")[-len(strides) :]
-    return values | dict(zip(names, strides, strict=True))
+    lse_names = ("lse_batch_stride", "lse_row_stride", "lse_head_stride")[-len(strides) :]
+    return values | dict(zip(lse_names, strides, strict=True))
+
+
+def _bias_values(bias: Any) -> dict[str, float]:
+    """Strides and extents of a bias; a dimension of 1 is shared by all that it would tell apart."""
+    sizes = [int(size) for size in bias.shape]
+    steps = [0 if size == 1 else int(step) for size, step in zip(sizes, bias.stride(), strict=True)]
+    names = {2: ("row",), 3: ("batch", "row"), 4: ("batch", "head", "row")}[len(sizes)]
+    values: dict[str, float] = {
+        f"bias_{name}_stride": step for name, step in zip(names, steps, strict=False)
+    }
+    values["bias_queries"] = _EVERY_QUERY if sizes[-2] == 1 else sizes[-2]
+    values["bias_keys"] = sizes[-1]
+    return values
 
 
 class ArgumentStruct:

@@ -44,8 +44,8 @@ class Bias(SpecModel):
 
     kind: Literal["bias"] = "bias"
     rank: Literal[2, 3, 4] = Field(
-        description="Dimensions of the tensor: 2 [q, k], 3 [batch, q, k], 4 [batch, num_heads, q, k]; "
-        "a dimension of 1 is broadcast."
+        description="Dimensions of the fp32 tensor `bias`: 2 [q, k], 3 [batch, q, k], 4 [batch, num_heads, q, k], with "
+        "q and k counted in each sequence; any but k may be 1, which all share. What lies outside is hidden."
     )
 
 
@@ -54,7 +54,10 @@ class RelativeBias(SpecModel):
 
     kind: Literal["relative_bias"] = "relative_bias"
     extent: int = Field(
-        ge=1, description="Distances q - k in the table, 0 to extent - 1; 1 or more."
+        ge=1,
+        description="Distances q - k, of positions bottom-right aligned, in the fp32 tensor `relative_bias` "
+        "[total_q, num_heads, extent], or [batch, seqlen_q, num_heads, extent] in a dense batch: 0 to extent - 1; "
+        "1 or more.",
     )
 
 
@@ -131,6 +134,11 @@ def simplified(score_mod: ScoreMod) -> ScoreMod:
             return only
         case _:
             return Chain(of=parts)
+
+
+def adds_bias(score_mod: ScoreMod) -> bool:
+    """Whether it adds a number of a tensor to each score."""
+    return isinstance(score_mod, Bias | RelativeBias)
 
 
 def in_order(score_mod: ScoreMod) -> tuple[ScoreMod, ...]:

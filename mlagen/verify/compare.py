@@ -145,7 +145,7 @@ def rounding_bound(
         input_unit /= 256
     bound = output_unit * ops.absolute(expected) + input_unit * magnitude
     nothing = magnitude * 0
-    if any(mod.kind == "alibi" for mod in spec.score_mods):
+    if any(mod.kind in ("alibi", "bias", "relative_bias") for mod in spec.score_mods):
         # Adding a bias to a large score rounds in float32 at the size of the score, which is that of the LSE.
         size = _finite_size(lse)
         bound = bound + 2 * FLOAT32_ROUNDOFF * size[..., None] * magnitude

@@ -62,7 +62,7 @@ def lay_out(
         tensors["sinks"] = operands.sinks
     if any(mod.kind == "alibi" and mod.slopes == "tensor" for mod in spec.score_mods):
         tensors["alibi_slopes"] = operands.alibi_slopes
-    return tensors
+    return tensors | layout.biases(operands)
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +105,23 @@ class _Layout:
             tensors["k_rope"] = self._without_single_head(rows)
         if pages is not None:
             tensors["block_table"] = self._view(pages.table(), filler=UNUSED_PAGE)
+        return tensors
+
+    def biases(self, operands: Operands) -> dict[str, Array]:
+        kinds = {mod.kind for mod in self.spec.score_mods}
+        tensors = {}
+        if "bias" in kinds:
+            (rank,) = (mod.rank for mod in self.spec.score_mods if mod.kind == "bias")
+            bias = {2: operands.bias[0, 0], 3: operands.bias[:, 0], 4: operands.bias}[rank]
+            tensors["bias"] = self._view(bias)
+        if "relative_bias" in kinds:
+            bias = operands.relative_bias
+            if self.spec.q_layout == "dense":
+                bias = bias.reshape(self.lengths.batch, -1, *bias.shape[1:])
+            elif self.padding:
+                queries = self.lengths.queries
+                bias = self._spread(bias, queries, queries, self._query_padding())
+            tensors["relative_bias"] = self._view(bias)
         return tensors
 
     def offsets(self) -> dict[str, Array]:

@@ -62,6 +62,8 @@ class Operands:
         v: `[total_k, H, v_head_dim]`.
         sinks: float32 `[H]`.
         alibi_slopes: float32 `[H]`.
+        bias: float32 `[batch, H, queries, keys]`, NaN where a sequence has none; empty if the spec adds none.
+        relative_bias: float32 `[total_q, H, extent]`; empty likewise.
     """
 
     q: Array
@@ -70,6 +72,8 @@ class Operands:
     v: Array
     sinks: Array
     alibi_slopes: Array
+    bias: Array
+    relative_bias: Array
 
 
 def fit_lengths(spec: KernelSpec, lengths: Lengths) -> Lengths:
@@ -158,7 +162,37 @@ def _draw_plain(
         if is_integer
         else random.standard_normal(heads, dtype=np.float32),
         alibi_slopes=0.3 * np.abs(random.standard_normal(heads, dtype=np.float32)),
+        bias=_draw_bias(spec, lengths, random),
+        relative_bias=_draw_relative_bias(spec, lengths, random),
     )
+
+
+def _draw_bias(spec: KernelSpec, lengths: Lengths, random: np.random.Generator) -> Array:
+    """A bias of its own for each score that its rank can tell apart; one in eight is -inf, and one row of all keys."""
+    ranks = [mod.rank for mod in spec.score_mods if mod.kind == "bias"]
+    if not ranks:
+        return np.zeros((0, 0, 0, 0), np.float32)
+    batch = lengths.batch if ranks[0] > 2 else 1
+    heads = lengths.heads if ranks[0] > 3 else 1
+    shape = (batch, heads, max(lengths.queries), max(lengths.keys))
+    bias = 2 * random.standard_normal(shape, dtype=np.float32)
+    bias[random.integers(0, 8, shape) == 0] = -np.inf
+    bias[0, 0, :1] = -np.inf
+    if ranks[0] > 2:
+        for own, queries, keys in zip(bias, lengths.queries, lengths.keys, strict=True):
+            own[:, queries:], own[..., keys:] = np.nan, np.nan
+    return bias
+
+
+def _draw_relative_bias(spec: KernelSpec, lengths: Lengths, random: np.random.Generator) -> Array:
+    """A number for each query, head and distance; one in eight is -inf."""
+    extents = [mod.extent for mod in spec.score_mods if mod.kind == "relative_bias"]
+    if not extents:
+        return np.zeros((0, 0, 0), np.float32)
+    shape = (sum(lengths.queries), lengths.heads, extents[0])
+    bias = 2 * random.standard_normal(shape, dtype=np.float32)
+    bias[random.integers(0, 8, shape) == 0] = -np.inf
+    return bias
 
 
 def _with_logits(operands: Operands, logits: NDArray[np.float64]) -> Operands:

@@ -215,6 +215,15 @@ def _batches(plan: KernelPlan) -> Iterator[_Recipe]:
         yield _Recipe(
             "hostile values", (30,) * batch, (70,) * batch, "integer", spoil=with_hostile_values
         )
+    if (
+        any(mod.kind == "bias" for mod in spec.score_mods)
+        and spec.q_layout == "ragged"
+        and (spec.kv.layout != "dense" or spec.kv.seqlens)
+    ):
+        n = plan.tile_n
+        yield _Recipe(
+            "bias ends early", (40, 3), (2 * n + 5, n), "integer", padding=2, spoil=_with_short_bias
+        )
     has_own_lengths = spec.kv.row_offsets and (
         spec.kv.layout != "paged" or spec.kv_length_counts == "total"
     )
@@ -231,6 +240,11 @@ def _batches(plan: KernelPlan) -> Iterator[_Recipe]:
                 tensors, cu_seqlens_q=(0, 40, 110, 80), cu_seqlens_k=(0, 10, 10, 13)
             ),
         )
+
+
+def _with_short_bias(_: KernelSpec, tensors: dict[str, Array]) -> dict[str, Array]:
+    """The call with a bias that lacks the last queries and keys of the longest sequence."""
+    return tensors | {"bias": tensors["bias"][..., :-5, :-30]}
 
 
 def _make(plan: KernelPlan, recipe: _Recipe, seed: int) -> Problem:

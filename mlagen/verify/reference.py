@@ -191,7 +191,7 @@ class _Scorer:
         positions = self._ops.arange(first + shift, last + shift)[:, None]
         scores = (queries @ self._ops.permute(keys, (0, 2, 1))) * self._scale
         for mod in self._spec.score_mods:
-            scores = self._modify(mod, scores, positions, heads)
+            scores = self._modify(mod, scores, positions, heads, slice(first, last))
         return scores, visibility(
             self._spec.mask, positions, self._key_positions, self._valid_length()
         )
@@ -208,17 +208,51 @@ class _Scorer:
             return None
         return self._ops.float64(self._tensors["sinks"])[heads, None, None]
 
-    def _modify(self, mod: ScoreMod, scores: Array, positions: Array, heads: slice) -> Array:
+    def _modify(
+        self, mod: ScoreMod, scores: Array, positions: Array, heads: slice, rows: slice
+    ) -> Array:
         ops = self._ops
+        if mod.kind == "bias":
+            return scores + self._bias(heads, rows)
+        if mod.kind == "relative_bias":
+            return scores + self._relative_bias(mod, positions, heads, rows)
         if mod.kind == "softcap":
             return mod.cap * ops.tanh(scores / mod.cap)
         if mod.kind == "alibi":
             distance = ops.float64(ops.absolute(positions - self._key_positions))
             return scores - self._slopes(mod, heads) * distance
         message = (
-            f"score_mod: the reference does not know {mod.kind!r}\n  use identity, softcap or alibi"
+            f"score_mod: the reference does not know {mod.kind!r}\n  "
+            "use identity, softcap, alibi, bias or relative_bias"
         )
         raise UnsupportedError(message)
+
+    def _bias(self, heads: slice, rows: slice) -> Array:
+        """`[h or 1, q, k]`: the bias of these rows; -inf outside of the tensor."""
+        bias = self._tensors["bias"]
+        while len(bias.shape) < 4:  # [q, k] and [batch, q, k] have no heads
+            bias = bias[:, None] if len(bias.shape) == 3 else bias[None]
+        own = bias[self._sequence.index if bias.shape[0] > 1 else 0]
+        own = own[heads if own.shape[0] > 1 else slice(0, 1)]
+        keys = min(self._sequence.num_keys, int(own.shape[2]))
+        own = self._ops.float64(own[:, rows if own.shape[1] > 1 else slice(0, 1), :keys])
+        found = self._ops.full(
+            (int(own.shape[0]), rows.stop - rows.start, self._sequence.num_keys), float("-inf")
+        )
+        last = found.shape[1] if bias.shape[2] == 1 else own.shape[1]
+        found[:, :last, :keys] = own
+        return found
+
+    def _relative_bias(self, mod: Any, positions: Array, heads: slice, rows: slice) -> Array:
+        """`[h, q, k]`: that of the distance; 0 where there is none."""
+        ops, first = self._ops, self._sequence.first_query
+        table = self._tensors["relative_bias"]
+        table = table.reshape(-1, *table.shape[-2:])[first + rows.start : first + rows.stop, heads]
+        distance = positions - self._key_positions
+        is_inside = (distance >= 0) & (distance < mod.extent)
+        queries = ops.arange(0, rows.stop - rows.start)[:, None]
+        found = ops.permute(ops.float64(table)[queries, :, distance * is_inside], (2, 0, 1))
+        return ops.where(is_inside, found, ops.zeros((1, 1, 1)))
 
     def _slopes(self, mod: Any, heads: slice) -> Array:
         if mod.slopes == "tensor":

@@ -245,6 +245,37 @@ ALWAYS = ["softmax_scale_log2", "inverse_scale_log2", "num_heads", "batch"]
             },
             ["seqlen_q", "seqlen_k", "alibi_slopes"],
         ),
+        (
+            {
+                "q_layout": "dense",
+                "kv": {"layout": "dense"},
+                "score_mod": {"kind": "bias", "rank": 3},
+            },
+            [
+                "seqlen_q",
+                "seqlen_k",
+                "bias",
+                "bias_batch_stride",
+                "bias_row_stride",
+                "bias_queries",
+                "bias_keys",
+            ],
+        ),
+        (
+            {
+                "q_layout": "dense",
+                "kv": {"layout": "dense"},
+                "score_mod": {"kind": "relative_bias", "extent": 5},
+            },
+            [
+                "seqlen_q",
+                "seqlen_k",
+                "relative_bias",
+                "relative_bias_batch_stride",
+                "relative_bias_row_stride",
+                "relative_bias_head_stride",
+            ],
+        ),
     ],
 )
 def test_an_option_that_is_off_leaves_no_argument(

@@ -96,6 +96,14 @@ def test_same_bytes_whatever_the_process() -> None:
         ),
         ({"score_mod": "alibi"}, ["ScoreMod", "slope"]),
         (
+            {"score_mod": {"kind": "bias", "rank": 4}},
+            ["ScoreMod", "read_if", "bias_head_stride", "bias_batch_stride", "kLog2E"],
+        ),
+        (
+            {"score_mod": {"kind": "relative_bias", "extent": 7}},
+            ["ScoreMod", "read_if", "kRelativeExtent"],
+        ),
+        (
             {"k_rope": {"layout": "paged", "page_size": 32}},
             ["block_table", "page_of_lane", "k_rope_map", "kPageSize"],
         ),

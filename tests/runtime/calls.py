@@ -83,6 +83,14 @@ def make_tensors(
         tensors["sinks"] = torch.randn(heads)
     if any(mod.kind == "alibi" and mod.slopes == "tensor" for mod in spec.score_mods):
         tensors["alibi_slopes"] = torch.rand(heads)
+    for mod in spec.score_mods:
+        if mod.kind == "bias":
+            shape = (batch, heads, max(q_lens), max(k_lens))
+            tensors["bias"] = torch.randn(shape)
+            if mod.rank < 4:
+                tensors["bias"] = tensors["bias"][:, 0] if mod.rank == 3 else tensors["bias"][0, 0]
+        if mod.kind == "relative_bias":
+            tensors["relative_bias"] = torch.randn(*q_rows, heads, mod.extent)
     return tensors
 
 

@@ -91,6 +91,18 @@ class TestValidate:
         with pytest.raises(InputError, match=rf"cache_seqlens: sequence 1 has {count} \+ 0 keys"):
             load(DENSE).run(tensors, validate=True)
 
+    def test_a_bias_that_ends_early(self, fake: FakeDriver, load: LoadFake) -> None:
+        spec = make_spec(score_mod={"kind": "bias", "rank": 3})
+        tensors = make_tensors(spec)
+        for wrong, message in (
+            (tensors["bias"][:, :40], r"bias: sequence 2 has 129 queries, but the tensor 40"),
+            (tensors["bias"][..., :64], r"bias: sequence 1 has 65 keys, but the tensor 64"),
+        ):
+            with pytest.raises(InputError, match=message):
+                load(spec).run(tensors | {"bias": wrong}, validate=True)
+        load(spec).run(tensors | {"bias": tensors["bias"][:, :1]}, validate=True)
+        assert len(fake.launches) == 1
+
     @pytest.mark.parametrize("valid", [-1, 66])
     def test_wrong_valid_lengths(self, load: LoadFake, valid: int) -> None:
         tensors = make_tensors(PADDED)

@@ -274,3 +274,31 @@ def test_without_a_gpu_the_architecture_named_first_is_meant(load: LoadFake) -> 
     for specs in ((first, second), (second, first)):
         chosen = select(specs, call, arch=None, source="", reluctance=lambda *_: (0.0, 0.0))
         assert chosen is specs[0]
+
+
+@pytest.mark.parametrize(
+    ("options", "other", "words"),
+    [
+        (
+            {"kind": "bias", "rank": 4},
+            {"kind": "bias", "rank": 3},
+            ["a bias of 3 dimensions", "takes a bias of 4", "score_mod: {kind: bias, rank: 3}"],
+        ),
+        (
+            {"kind": "relative_bias", "extent": 9},
+            {"kind": "relative_bias", "extent": 8},
+            ["relative_bias of 8 distances", "has extent 9", "extent: 8}"],
+        ),
+    ],
+    ids=["bias", "relative_bias"],
+)
+def test_a_bias_of_another_form_has_no_kernel(
+    load: LoadFake, options: dict[str, Any], other: dict[str, Any], words: list[str]
+) -> None:
+    tensors = make_tensors(make_spec(score_mod=other))
+    with pytest.raises(NoKernelError) as error:
+        load(make_spec(score_mod=options)).run(tensors)
+    assert all(word in str(error.value) for word in words)
+    del tensors[str(other["kind"])]
+    with pytest.raises(InputError, match=f"{other['kind']}: missing; the only fitting kernel"):
+        load(make_spec(score_mod=options)).run(tensors)

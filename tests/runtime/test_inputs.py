@@ -26,6 +26,8 @@ PLAIN = make_spec()
 PAGED = make_spec(k_rope=PAGED_64, sink=True, lse=True)
 RAGGED_ROPE = make_spec(k_rope="ragged", q_form="split")
 PADDED = make_spec(mask="padding")
+BIAS = make_spec(score_mod={"kind": "bias", "rank": 4})
+RELATIVE = make_spec(score_mod={"kind": "relative_bias", "extent": 9})
 DENSE = make_spec(q_layout="dense", kv={"layout": "dense", "seqlens": True})
 
 
@@ -110,6 +112,36 @@ def shifted(tensor: torch.Tensor) -> torch.Tensor:
             RAGGED_ROPE,
             lambda t: {"kpe": t.pop("k_rope")[:5]},
             "kpe: expected [total_k=272, row_width=64], got [5, 64]",
+        ),
+        (
+            BIAS,
+            lambda t: {"bias": t["bias"][:2]},
+            "bias: expected [batch=3 or 1, num_heads=4 or 1, >= 0 queries or 1, >= 0 keys], got [2, 4, 129, 200]",
+        ),
+        (
+            BIAS,
+            lambda _: {"max_seqlen_q": 130},
+            "bias: expected [batch=3 or 1, num_heads=4 or 1, >= 130 queries or 1, >= 0 keys], got [3, 4, 129, 200]",
+        ),
+        (
+            make_spec(q_layout="dense", kv="dense", score_mod={"kind": "bias", "rank": 2}),
+            lambda t: {"bias": t["bias"][:, 1:]},
+            "bias: expected [>= 129 queries or 1, >= 200 keys], got [129, 199]",
+        ),
+        (
+            BIAS,
+            lambda t: {"bias": strided(t["bias"])},
+            "bias: expected a contiguous last dimension, got strides (206400, 51600, 400, 2)",
+        ),
+        (
+            BIAS,
+            lambda t: {"bias": t["bias"][0, 0, 0]},
+            "bias: expected 2 to 4 dimensions, got [200]",
+        ),
+        (
+            RELATIVE,
+            lambda t: {"relative_bias": t["relative_bias"][:, :2]},
+            "relative_bias: expected [total_q=169, num_heads=4, extent=9], got [169, 2, 9]",
         ),
         (
             PAGED,
@@ -216,6 +248,8 @@ def test_alignment_is_checked_on_every_call(fake: FakeDriver, load: LoadFake) ->
         (PAGED, "sinks", torch.bfloat16, "float32"),
         (DENSE, "cache_seqlens", torch.int64, "int32"),
         (PADDED, "valid_lengths", torch.int64, "int32"),
+        (BIAS, "bias", torch.bfloat16, "float32"),
+        (RELATIVE, "relative_bias", torch.float64, "float32"),
     ],
 )
 def test_wrong_dtypes(

@@ -52,6 +52,35 @@ def test_arguments_of_a_ragged_call(fake: FakeDriver, load: LoadFake) -> None:
     assert launch.stream == fake.stream
 
 
+def test_dimensions_that_all_share_have_stride_0(fake: FakeDriver, load: LoadFake) -> None:
+    spec = make_spec(score_mod={"kind": "bias", "rank": 4})
+    tensors = make_tensors(spec)
+    bias = tensors["bias"]  # [3, 4, 129, 200]
+    strides = [f"bias_{name}_stride" for name in ("batch", "head", "row")]
+    for given, expected, queries in (
+        (bias, [4 * 129 * 200, 129 * 200, 200], 129),
+        (bias[:, :1, :, 8:], [4 * 129 * 200, 0, 200], 129),
+        (bias[:1, :, :1], [0, 129 * 200, 0], 2**31 - 1),
+        (bias[:1].expand(3, 4, 129, 200), [0, 129 * 200, 200], 129),
+    ):
+        load(spec).run(tensors | {"bias": given})
+        arguments = fake.launches[-1].arguments
+        assert [arguments[name] for name in strides] == expected
+        assert (arguments["bias_queries"], arguments["bias_keys"]) == (queries, given.shape[-1])
+        assert arguments["bias"] == given.data_ptr()
+
+
+def test_strides_of_a_relative_bias(fake: FakeDriver, load: LoadFake) -> None:
+    spec = make_spec(score_mod={"kind": "relative_bias", "extent": 9})
+    tensors = make_tensors(spec)
+    tensors["relative_bias"] = torch.zeros(169, 5, 12)[:, :4, :9]
+    load(spec).run(tensors)
+    arguments = fake.launches[-1].arguments
+    assert arguments["relative_bias"] == tensors["relative_bias"].data_ptr()
+    assert arguments["relative_bias_row_stride"] == 60
+    assert arguments["relative_bias_head_stride"] == 12
+
+
 FP8 = make_spec(arch="sm_100a", dtype="float8_e4m3fn", k_rope=PAGED_64)
 
 

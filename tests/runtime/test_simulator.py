@@ -124,6 +124,12 @@ LAUNCHES: dict[str, dict[str, Any]] = {
     "rope heads": {"k_rope": {"layout": "ragged", "num_heads": 2}, "kv_length_counts": "prefix"},
     "padding": {"mask": {"all": ["causal", "padding"]}},
     "parts": {"partition": {"kind": "split_kv", "splits": 3}, "lse": True},
+    "bias": {"score_mod": {"kind": "bias", "rank": 3}},
+    "relative bias": {
+        "score_mod": {"kind": "relative_bias", "extent": 9},
+        "q_layout": "dense",
+        "kv": "dense",
+    },
     "slopes": {"score_mod": {"kind": "alibi", "slopes": "tensor"}, "max_seqlen": 512},
 }
 

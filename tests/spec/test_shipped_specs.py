@@ -100,6 +100,8 @@ OPTIONS_SHOWN: list[dict[str, object]] = [
     {"mask.kind": "chunked", "mask.size": 8192},
     {"score_mod.kind": "softcap"},
     {"score_mod.kind": "alibi"},
+    {"score_mod.kind": "bias"},
+    {"score_mod.kind": "relative_bias"},
     {"sink": True},
     {"k_rope.layout": "dense", "k_rope.row_width": 576},
     {"kv_length_counts": "prefix"},

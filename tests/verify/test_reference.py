@@ -34,7 +34,12 @@ LAYOUTS: dict[str, dict[str, Any]] = {
 
 
 def one_sequence(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, **options: Any
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    *,
+    more: dict[str, torch.Tensor] | None = None,
+    **options: Any,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """The reference of a single sequence with one head; q, k and v are `[rows, dim]`, scores q . k."""
     spec = make_spec(**options)
@@ -49,7 +54,7 @@ def one_sequence(
         tensors[name][:, 0, : rows.shape[1]] = rows
     if spec.sink:
         tensors["sinks"] = torch.tensor([0.0])
-    out, lse = reference(spec, tensors, softmax_scale=1.0)
+    out, lse = reference(spec, tensors | (more or {}), softmax_scale=1.0)
     return out[:, 0], lse[:, 0]
 
 
@@ -222,7 +227,7 @@ def test_score_mods_come_before_the_mask() -> None:
     """Case 11: softcap 1, logits up to 20; a future value changes no bit."""
     torch.manual_seed(2)
     q, k, v = torch.ones(32, 1), torch.linspace(-20, 20, 32)[:, None], torch.randn(32, 8)
-    options = {"mask": "causal", "score_mod": {"kind": "softcap", "cap": 1.0}}
+    options: dict[str, Any] = {"mask": "causal", "score_mod": {"kind": "softcap", "cap": 1.0}}
     out, lse = one_sequence(q, k, v, **options)
     v[20:] = 1e6
     changed, _ = one_sequence(q, k, v, **options)
@@ -238,6 +243,34 @@ def test_alibi_by_hand() -> None:
     weight = math.exp(-(2.0**-8))
     assert out[0, :2].tolist() == pytest.approx([weight / (1 + weight), 1 / (1 + weight)])
     assert float(lse[0]) == pytest.approx(math.log(1 + weight))
+
+
+def test_bias_by_hand() -> None:
+    """Scores of 0: weights are exponentials of the bias; -inf and what lies behind the tensor weigh nothing."""
+    mod: dict[str, Any] = {"kind": "bias", "rank": 2}
+    bias = torch.tensor([[0.0, math.log(3.0), -math.inf], [-math.inf] * 3])
+    q, k, v = torch.zeros(3, 1), torch.zeros(4, 1), torch.eye(4)
+    out, lse = one_sequence(q, k, v, more={"bias": bias}, score_mod=mod)
+    assert out[0, :4].tolist() == pytest.approx([0.25, 0.75, 0.0, 0.0])
+    assert lse.tolist() == pytest.approx([math.log(4.0), -math.inf, -math.inf])
+    assert out[1:].tolist() == [[0.0] * out.shape[1]] * 2
+    out, _ = one_sequence(q, k, v, more={"bias": bias[:1]}, score_mod=mod)
+    assert out[2, :2].tolist() == pytest.approx([0.25, 0.75])
+
+
+def test_relative_bias_by_hand() -> None:
+    """Three keys, two queries, a table of two distances: the last query stands at the last key."""
+    table = torch.log(torch.tensor([[[2.0, 3.0]], [[4.0, 5.0]]]))
+    out, lse = one_sequence(
+        torch.zeros(2, 1),
+        torch.zeros(3, 1),
+        torch.eye(3),
+        more={"relative_bias": table},
+        score_mod={"kind": "relative_bias", "extent": 2},
+    )
+    assert out[0, :3].tolist() == pytest.approx([3 / 6, 2 / 6, 1 / 6])
+    assert out[1, :3].tolist() == pytest.approx([1 / 10, 5 / 10, 4 / 10])
+    assert lse.tolist() == pytest.approx([math.log(6.0), math.log(10.0)])
 
 
 def test_slopes_of_any_number_of_heads() -> None:
@@ -326,8 +359,8 @@ def test_what_it_does_not_know_is_refused() -> None:
     tensors = make_tensors(make_spec(), q_lens=(2,), k_lens=(3,))
     with pytest.raises(UnsupportedError, match="mask: the reference does not know 'document'"):
         reference(make_spec(mask="document"), tensors)
-    with pytest.raises(UnsupportedError, match="score_mod: the reference does not know 'bias'"):
-        reference(make_spec(score_mod={"kind": "bias", "rank": 2}), tensors)
+    with pytest.raises(UnsupportedError, match="score_mod: the reference does not know 'temp"):
+        reference(make_spec(score_mod="temperature"), tensors)
 
 
 @pytest.mark.parametrize("sink", [-60_000.0, 0.0, 60_000.0])

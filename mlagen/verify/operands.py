@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     Array = NDArray[Any]  # Any: bfloat16 and float16 alike
 
 Values = Literal[
-    "random", "integer", "rising", "falling", "threshold", "huge rising", "huge falling"
+    "random", "integer", "rising", "falling", "threshold", "huge rising", "huge falling", "leading"
 ]
 
 # With it, products of Q and K are base-2 logits: 2^integer is exact, and so are the scores of `profiled` values.
@@ -130,6 +130,8 @@ def draw_operands(
     profile = _PROFILES.get(values)
     if profile is None:
         return operands
+    if values == "leading":  # what is missing shows where nothing cancels
+        operands = replace(operands, v=np.abs(operands.v))
     key = np.concatenate([np.arange(count) for count in (*lengths.keys, 0)])
     return _with_logits(operands, profile(key, tile_n, rescale_threshold))
 
@@ -232,4 +234,6 @@ _PROFILES: dict[str, Callable[[NDArray[Any], int, float], NDArray[np.float64]]] 
     "threshold": lambda j, n, t: np.where(j // n % 2, t + 0.25, t - 0.25) * -(j // n),
     "huge rising": lambda j, n, t: np.where(j < n, -_LARGEST_LOGIT, _LARGEST_LOGIT - j % 3),
     "huge falling": lambda j, n, t: np.where(j < n, _LARGEST_LOGIT - j % 3, -_LARGEST_LOGIT),
+    # Each of the others weighs little, all of them half: probabilities of 8 bits need their scaling.
+    "leading": lambda j, n, t: np.where(j == 3, 10.0, j % 4 / -4),
 }

@@ -124,6 +124,8 @@ def _recipes(plan: KernelPlan) -> Iterator[_Recipe]:
     # The last block has one key more than its half.
     for values in ("rising", "falling", "threshold", "huge rising", "huge falling"):
         yield _Recipe(values, (m - 1,), (3 * n + n // 2 + 1,), values)
+    if DTYPES[plan.spec.dtype].is_scaled:
+        yield _Recipe("leading key", (40,), (9 * n,), "leading")
     yield from _edges(plan)
     yield from _batches(plan)
     if plan.state_elements:

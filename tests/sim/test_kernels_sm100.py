@@ -100,6 +100,7 @@ FP8_PAGES = KERNELS["pages of 64"].model_copy(
     [
         (FP8, WALK, "lazy"),
         (FP8, "random", "pct:1"),
+        (FP8, "leading key", "lazy"),
         (FP8, "threshold", "eager"),
         (FP8_PAGES, "three blocks walk", "lazy"),
         (FP8_PAGES, "more queries than keys", "pct:2"),

@@ -26,7 +26,7 @@ SPECS = Path(__file__).parent / "specs"
 
 # Option, or a field of one -> its values in YAML, the default first. A new option, or a new value, is a line here.
 AXES: dict[str, tuple[str, ...]] = {
-    "geometry": ("192x128", "128x128"),
+    "geometry": ("192x128", "128x128", "256x256"),
     "dtype": ("bfloat16", "float16", "float8_e4m3fn"),
     "output_dtype": ("bfloat16", "float16"),
     "q_form": ("fused", "split"),
@@ -71,6 +71,8 @@ AXES: dict[str, tuple[str, ...]] = {
     "partition": ("none", "{kind: split_kv, splits: auto}", "{kind: split_kv, splits: 3}"),
     "scheduler.kind": ("queued", "persistent", "transient"),
     "scheduler.order": ("longest_first", "natural", "rotate"),
+    "config.tile_m": ("256", "128"),
+    "config.single_output": ("false", "true"),
     "config.cta_group": ("1", "2"),
     "config.tile_n": ("128", "64"),
     "config.rescale_threshold": ("0.5", "0"),

@@ -112,7 +112,8 @@ def unsupported(spec: KernelSpec, offer: Offer) -> Iterable[str]:
 
 def has_one_query_tile(spec: KernelSpec) -> bool:
     """Whether a kernel for sm_100a has tiles of 128 query rows: asked for, or since V is too wide for two outputs."""
-    return spec.config.tile_m == 128 or spec.geometry.v_head_dim > 192
+    config = spec.config
+    return config.tile_m == 128 or bool(config.single_output) or spec.geometry.v_head_dim > 192
 
 
 def unsupported_mask(mask: Any) -> Iterable[str]:  # Any: the union of spec.mask

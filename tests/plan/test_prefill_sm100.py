@@ -194,6 +194,10 @@ def test_full_barriers_expect_the_bytes_of_their_boxes(shipped: KernelPlan) -> N
         ({"config": {"kv_ring": "separate"}}, "config.kv_ring: separate; available: shared"),
         ({"mask": "document"}, "mask: document"),
         (
+            {"partition": "split_kv", "config": {"single_output": True}},
+            "partition: split_kv, and a tile has 128 query rows",
+        ),
+        (
             {"partition": "split_kv", "config": {"cta_group": 2}},
             "partition: split_kv, and config.cta_group is 2",
         ),

@@ -40,6 +40,18 @@ def test_as_many_parts_as_pay(arch: str, scheduler: str) -> None:
     assert_passes(kernel, "blocks share keys", "pct:2")
 
 
+def test_a_half_that_ends_first_passes_its_turns_first() -> None:
+    # It hands over two numbers by a mailbox of one, which is emptied when the other half is done.
+    kernel = spec(
+        arch="sm_100a",
+        mask={"kind": "sliding_window", "left": 60, "right": 0},
+        kv_length_counts="prefix",
+        partition={"kind": "split_kv", "splits": 1},
+        config={"softmax_order": True, "tile_n": 64},
+    )
+    assert_passes(kernel, WALK)
+
+
 @pytest.mark.parametrize("arch", ARCHS)
 def test_results_do_not_depend_on_who_comes_last(arch: str) -> None:
     kernels = mlagen.load(three_parts(arch), backend="sim")

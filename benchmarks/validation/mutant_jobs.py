@@ -20,7 +20,7 @@ from mlagen.runtime.simulator import Simulator
 from mlagen.trials import Trial, run_trial
 from mlagen.verify.problems import make_problem
 from tests.mutation.bench import MOST_STEPS, Bench, compile_ptx
-from tests.mutation.campaign import bench, chosen_kernels
+from tests.mutation.campaign import bench, kernels_of
 from tests.mutation.catalogue import RULES
 from tests.mutation.cover import covering_specs
 from tests.mutation.debug_render import debug_render
@@ -116,8 +116,8 @@ def _cubin(*, source: str, kernel: str) -> bytes:
 
 @functools.cache
 def _benches() -> dict[str, Bench]:
-    """The chosen kernels of the mutation campaign."""
-    found = [bench(number) for number in range(len(chosen_kernels()))]
+    """The kernels of the mutation campaign that an H200 runs."""
+    found = [bench(number) for number in kernels_of("sm_90a")]
     return {one.plan.name: one for one in found}
 
 
@@ -182,7 +182,7 @@ def _candidates() -> Iterator[tuple[Bench, Mutant]]:
         sites = rules[name].sites(bench(0).source)
         most = min(SITES_OF_A_RULE, len(sites))
         yield from ((bench(0), sites[i * len(sites) // most]) for i in range(most))
-        other = bench(1 + number % (len(chosen_kernels()) - 1))
+        other = bench(1 + number % (len(kernels_of("sm_90a")) - 1))
         if sites := rules[name].sites(other.source):
             yield other, sites[number % len(sites)]
 

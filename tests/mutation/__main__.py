@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 
 from tests.mutation.accepted import reason
 from tests.mutation.campaign import (
+    ARCHITECTURES,
     append,
     bench,
-    chosen_kernels,
     read_log,
     run_all,
     tasks,
@@ -29,10 +29,16 @@ _SECONDS_BETWEEN_LINES = 10
 def main() -> int:
     """Run what the arguments ask for; 1 if a mutant survived that is not accepted."""
     arguments = _parser().parse_args()
-    wanted = tasks(rules=arguments.rule, kernels=arguments.kernel, once=arguments.once)
+    wanted = tasks(
+        archs=arguments.arch or ARCHITECTURES,
+        rules=arguments.rule,
+        kernels=arguments.kernel,
+        once=arguments.once,
+    )
     done = read_log(arguments.log, any_version=arguments.any_version)
     left = unlogged(wanted, done, retry=arguments.retry)
-    _say(f"{len(wanted)} mutants, {len(left)} to run, {len(chosen_kernels())} kernels")
+    kernels = {task.kernel for task in wanted}
+    _say(f"{len(wanted)} mutants, {len(left)} to run, {len(kernels)} kernels")
     begin = last = time.monotonic()
     for count, outcome in enumerate(run_all(left, jobs=arguments.jobs), start=1):
         append(arguments.log, outcome)
@@ -52,6 +58,9 @@ def _parser() -> argparse.ArgumentParser:
         "--log", type=Path, default=Path("build/mutants.jsonl"), help="outcomes; resumed from"
     )
     parser.add_argument("--jobs", type=int, default=2, help="processes")
+    parser.add_argument(
+        "--arch", action="append", choices=ARCHITECTURES, help="only kernels for this one"
+    )
     parser.add_argument(
         "--rule", action="append", default=[], help="only rules whose name contains this"
     )

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from mlagen.spec.model import KernelSpec
     from tests.mutation.rule import Mutant
 
+ARCHITECTURES = ("sm_90a", "sm_100a")
 # Workers leave the cores to others that want them.
 _NICENESS = 10
 
@@ -38,8 +39,13 @@ class Task:
 
 @functools.cache
 def chosen_kernels() -> tuple[KernelSpec, ...]:
-    """The fewest shipped kernels that together use every template block."""
-    return tuple(covering_specs(shipped_specs()))
+    """Of each architecture the fewest shipped kernels that together use every template block."""
+    return tuple(kernel for arch in ARCHITECTURES for kernel in covering_specs(shipped_specs(arch)))
+
+
+def kernels_of(arch: str) -> list[int]:
+    """Places of an architecture's kernels among the chosen ones."""
+    return [place for place, kernel in enumerate(chosen_kernels()) if kernel.arch == arch]
 
 
 @functools.cache
@@ -56,18 +62,24 @@ def mutants(kernel: int, rule: str) -> list[Mutant]:
 
 
 def tasks(
-    *, rules: Sequence[str] = (), kernels: Sequence[int] = (), once: bool = False
+    *,
+    archs: Sequence[str] = ARCHITECTURES,
+    rules: Sequence[str] = (),
+    kernels: Sequence[int] = (),
+    once: bool = False,
 ) -> list[Task]:
     """All mutants.
 
     Args:
+        archs: Of kernels for these architectures.
         rules: Parts of names of rules; none for all.
         kernels: Places among the chosen kernels; none for all.
         once: Leave out places, function and line, that an earlier kernel has, too.
     """
     found = []
     seen: set[str] = set()
-    for kernel in kernels or range(len(chosen_kernels())):
+    of_archs = [kernel for arch in archs for kernel in kernels_of(arch)]
+    for kernel in kernels or of_archs:
         for rule in RULES:
             if rules and not any(part in rule.name for part in rules):
                 continue

@@ -8,6 +8,7 @@ from tests.mutation.rules import (
     arrivals,
     barrier_setup,
     copies,
+    correction,
     descriptors,
     divergence,
     masking,
@@ -18,15 +19,18 @@ from tests.mutation.rules import (
     scheduler,
     skipping,
     softmax,
+    split_kv,
     tensor_core,
+    tensor_memory,
+    tensor_products,
     waits,
 )
 
 if TYPE_CHECKING:
     from tests.mutation.rule import Rule
 
-# By the part of a kernel that they break.
-PARTS = (
+# By the part of a kernel that they break: parts that kernels of both architectures have, or Hopper's only.
+SHARED_PARTS = (
     waits,
     arrivals,
     barrier_setup,
@@ -42,5 +46,9 @@ PARTS = (
     softmax,
     output,
     scheduler,
+    split_kv,
 )
+# Parts that only Blackwell's have.
+SM100_PARTS = (tensor_memory, tensor_products, correction)
+PARTS = SHARED_PARTS + SM100_PARTS
 RULES: tuple[Rule, ...] = tuple(rule for part in PARTS for rule in part.RULES)

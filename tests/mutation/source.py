@@ -58,7 +58,7 @@ class Source:
         scopes = list(_scopes(self.code))
         self._starts = [start for start, _ in scopes]
         self._names = [name for _, name in scopes]
-        self._line_starts = [0, *(found.end() for found in re.finditer("\n", text))]
+        self._line_starts = [0, *(found.end() for found in re.finditer("\n", text)), len(text) + 1]
 
     def find(self, pattern: str, start: int = 0, end: int | None = None) -> Iterator[re.Match[str]]:
         """Every match in the code, comments apart, between two characters."""
@@ -69,9 +69,14 @@ class Source:
     def calls(self, name: str) -> Iterator[Call]:
         """Every call of the functions that the pattern `name` matches, template arguments allowed."""
         for found in self.find(rf"(?<![\w.])(?:{name})(?:<[^<>()]*>)?\("):
-            if not self.line_text(found.start()).lstrip().startswith("__device__"):
+            if not self._is_definition(found.start()):
                 arguments, end = _arguments(self.code, found.end())
                 yield Call(found.start(), end, arguments)
+
+    def _is_definition(self, position: int) -> bool:
+        """Whether the name that begins at a character is that of a function being defined."""
+        before = self.code[self.code.rfind("\n", 0, position) + 1 : position]
+        return before.lstrip().startswith("__device__") and "(" not in before
 
     def call_at(self, position: int) -> Call:
         """The call whose name begins at a character."""
@@ -124,7 +129,8 @@ class Source:
 
     def line_text(self, position: int) -> str:
         """The whole line that a character lies in."""
-        return self.text.splitlines()[self.line(position) - 1]
+        line = self.line(position)
+        return self.text[self._line_starts[line - 1] : self._line_starts[line]].rstrip("\n")
 
     def apply(self, edits: Sequence[Edit]) -> str:
         """The text after edits that do not overlap."""
@@ -135,10 +141,12 @@ class Source:
 
     def moved(self, start: int, end: int, to: int) -> list[Edit]:
         """Edits that move a piece of a line to another place, without changing any line's number."""
-        return [Edit(start, end, ";"), Edit(to, to, self.text[start:end] + " ")]
+        lines = self.text[start:end].splitlines()
+        piece = " ".join(line.strip() for line in lines)
+        return [Edit(start, end, ";" + "\n" * (len(lines) - 1)), Edit(to, to, piece + " ")]
 
 
-@functools.lru_cache(maxsize=16)
+@functools.lru_cache(maxsize=32)
 def load(text: str) -> Source:
     """The source of a text; the same one is taken apart once."""
     return Source(text)

@@ -23,21 +23,23 @@ if TYPE_CHECKING:
 
     from tests.mutation.source import Call, Source
 
-_ARRIVALS = "barrier_arrive|barrier_arrive_expect_bytes|release"
+_GIVEN_AWAY = "barrier_arrive|release|warp_arrive|tensor_arrive|tensor_commit"
+_ARRIVALS = f"{_GIVEN_AWAY}|barrier_arrive_expect_bytes"
 # What a release promises to be over: products, stores, reads and writes of the announced tile.
 _PROTECTED = (
     r"wgmma_wait|tma_store_wait_read|shared\.tile\[slot\.stage\] = tile"
-    r"|tile\.queries = uniform"
+    r"|tile\.queries = uniform|(?:begin|end)_block\(|multiply_p_v\(|descriptor_q\("
+    r"|= shared\.factor|shared\.factor.* = |wait_tensor_stores\(|const int row = thread\(\);"
 )
 
 
 def _missing(source: Source) -> Iterator[Edit]:
     yield from at_calls(_ARRIVALS, removed)(source)
-    yield from hollow(source, "barrier_arrive|barrier_arrive_expect_bytes")
+    yield from hollow(source, "barrier_arrive|barrier_arrive_expect_bytes|tensor_commit")
 
 
 def _early(source: Source) -> Iterator[list[Edit]]:
-    for call in source.calls("barrier_arrive|release"):
+    for call in source.calls(_GIVEN_AWAY):
         start, end = source.statement(call)
         to = previous_line(source, start, _PROTECTED)
         if to is not None:
@@ -54,10 +56,17 @@ def _other_barrier(source: Source) -> Iterator[Edit]:
 
 
 def _full_for_empty(source: Source) -> Iterator[Edit]:
-    for call in source.calls("barrier_arrive|release"):
+    for call in source.calls(_GIVEN_AWAY):
         barrier = source.argument(call, 0)
         if "_empty" in barrier:
             yield argument(call, 0, barrier.replace("_empty", "_full"))
+
+
+def _by_one_warp(source: Source) -> Iterator[Edit]:
+    """Of a warpgroup; the warps of the others arrive for themselves alone."""
+    for call in source.calls("release|warp_arrive|tensor_arrive"):
+        if "Warpgroup." in source.function(call.start):
+            yield guarded(source, call, "thread() < 32")
 
 
 def _bytes_apart(source: Source, call: Call) -> Edit:
@@ -83,12 +92,12 @@ RULES = (
     Rule(
         "arrive-by-one-warp",
         "only one warp of a warpgroup gives a buffer back",
-        at_calls("release", lambda source, call: guarded(source, call, "thread() < 32")),
+        _by_one_warp,
     ),
     replaced(
         "arrive-by-all-lanes",
         "every lane arrives",
-        r"if \(elect_one\(\)\) (?=barrier_arrive)",
+        r"if \(elect_one\(\)\) (?=barrier_arrive|tensor_commit)| && elect_one\(\)(?=\) tensor_commit)",
         "",
     ),
     replaced(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 from tests.mutation.rule import Rule
@@ -13,7 +14,6 @@ from tests.mutation.rules.edits import (
     doubled,
     gone,
     guarded,
-    next_line,
     removed,
     replaced,
 )
@@ -24,15 +24,15 @@ if TYPE_CHECKING:
 
     from tests.mutation.source import Call, Source
 
-_LOADS = "load_clipped|load_packed|load_batched|tma_load"
+_BOXES = "load_clipped|load_clipped_page|load_packed|load_batched"
+_LOADS = f"{_BOXES}|tma_load"
 _STORES = "store_clipped|store_batched"
-_IN_ROLES = r"(?:LoadWarp|MathWarpgroup)\."
 
 
 def _copies(source: Source, names: str) -> Iterator[Call]:
     """Copies that a role issues, not the device functions' own calls of each other."""
     for call in source.calls(names):
-        if source.function(call.start).startswith(("LoadWarp", "MathWarpgroup")):
+        if source.function(call.start).startswith(("LoadWarp", "MathWarpgroup", "StoreWarp")):
             yield call
 
 
@@ -42,7 +42,7 @@ def _removed(names: str) -> object:
 
 def _column(source: Source) -> Iterator[Edit]:
     """64 columns on, or back where there are none."""
-    for call in _copies(source, "load_clipped|load_packed|load_batched"):
+    for call in _copies(source, _BOXES):
         column = int(source.argument(call, 3))
         yield argument(call, 3, str(column - 64 if column else 64))
     for call in _copies(source, _STORES):
@@ -50,14 +50,14 @@ def _column(source: Source) -> Iterator[Edit]:
 
 
 def _row(source: Source) -> Iterator[Edit]:
-    for call in _copies(source, "load_clipped|load_packed|load_batched|tma_load"):
+    for call in _copies(source, _LOADS):
         yield argument(call, 5, f"{source.argument(call, 5)} + 1")
     for call in _copies(source, _STORES):
         yield argument(call, 4, f"{source.argument(call, 4)} + 1")
 
 
 def _head(source: Source) -> Iterator[Edit]:
-    for call in _copies(source, f"load_clipped|load_packed|load_batched|{_STORES}"):
+    for call in _copies(source, f"{_BOXES}|{_STORES}"):
         for span in call.arguments:
             if source.text[slice(*span)].startswith("tile.head"):
                 yield Edit(*span, "0")
@@ -65,12 +65,14 @@ def _head(source: Source) -> Iterator[Edit]:
 
 def _panel(source: Source) -> Iterator[Edit]:
     """The first panel in place of a later one, the second in place of the first."""
-    for call in _copies(source, f"load_clipped|load_packed|load_batched|{_STORES}"):
+    for call in _copies(source, f"{_BOXES}|{_STORES}"):
         place = 1 if source.text[call.start :].startswith("store") else 0
-        region, _, panel = source.argument(call, place).rpartition("[")
-        index = panel.rstrip("]")
+        region = source.argument(call, place)
+        panel = re.search(r"(\w+)(?=[\])](?:\[first\])?$)", region)
+        assert panel is not None
+        index = panel[0]
         other = f"1 - {index}" if not index.isdigit() else "0" if int(index) else "1"
-        yield argument(call, place, f"{region}[{other}]")
+        yield argument(call, place, f"{region[: panel.start()]}{other}{region[panel.end() :]}")
 
 
 def _store_commit_gone(source: Source) -> Iterator[Edit]:
@@ -85,9 +87,11 @@ def _fence_late(source: Source) -> Iterator[list[Edit]]:
     """Behind the barrier by which others learn that the writes are done."""
     for call in source.calls("fence_async_proxy"):
         start, end = source.statement(call)
-        to = next_line(source, end, r"if \(uniform\(thread\(\) / 32\)")
-        if to is not None:
-            yield source.moved(start, end, to)
+        _, end_of_function = source.around(start)
+        barrier = next(
+            source.find(r"(?:named_barrier_sync|warp_arrive)\([^;]*;", end, end_of_function)
+        )
+        yield source.moved(start, end, barrier.end())
 
 
 RULES = (
@@ -112,6 +116,12 @@ RULES = (
         "a sequence's rows begin at the tensor's start",
         r"rows\.offset \+ ",
         "",
+    ),
+    replaced(
+        "page-clip-removed",
+        "rows of a page behind a sequence's end are those that lie there",
+        r"min\(row \+ rows_left, kPageSize\)",
+        "kPageSize",
     ),
     replaced("batch-fixed", "rows of the first sequence", r"row, rows\.batch", "row, 0"),
     Rule("store-unfinished", "a store is not committed, or not waited for", _store_commit_gone),

@@ -4,37 +4,74 @@ from __future__ import annotations
 
 from tests.mutation.rules.edits import replaced
 
-# Bits 62-63 of a descriptor, here the top of its high word. PTX ISA: wgmma, matrix descriptor.
-_HIGH_WORD = r"0x40000040ull"
+# The high word of a matrix descriptor. Its digits, here groups: the swizzle (bits 61-63), the base offset (49-51), what
+# marks tcgen05 (46), and the distance of 8-row groups (32-45). PTX ISA: wgmma and tcgen05, matrix descriptor.
+_HIGH_WORD = r"0x([48])000([04])0([24])0ull"
 
 RULES = (
-    replaced("swizzle-none", "a descriptor says: no swizzle", _HIGH_WORD, "0x00000040ull"),
-    replaced("swizzle-64", "a descriptor says: 64-byte swizzle", _HIGH_WORD, "0x80000040ull"),
-    replaced("swizzle-32", "a descriptor says: 32-byte swizzle", _HIGH_WORD, "0xc0000040ull"),
-    replaced("stride-half", "8-row groups 512 bytes apart", _HIGH_WORD, "0x40000020ull"),
-    replaced("stride-double", "8-row groups 2048 bytes apart", _HIGH_WORD, "0x40000080ull"),
-    replaced("base-offset", "a descriptor's base offset is 1", _HIGH_WORD, "0x40020040ull"),
+    replaced("swizzle-none", "a descriptor says: no swizzle", _HIGH_WORD, r"0x0000\g<2>0\g<3>0ull"),
     replaced(
-        "columns-step", "a step of 16 columns is taken for 32", r"step % 4 \* 2", "step % 4 * 4"
+        "swizzle-64",
+        "a descriptor says: 64-byte swizzle",
+        _HIGH_WORD,
+        r"0x8000\g<2>0\g<3>0ull",
     ),
-    replaced("columns-stuck", "all steps of a panel read its first columns", r"step % 4 \* 2", "0"),
+    replaced(
+        "swizzle-128",
+        "a descriptor says: 128-byte swizzle",
+        _HIGH_WORD,
+        r"0x4000\g<2>0\g<3>0ull",
+    ),
+    replaced(
+        "swizzle-32",
+        "a descriptor says: 32-byte swizzle",
+        _HIGH_WORD,
+        r"0xc000\g<2>0\g<3>0ull",
+    ),
+    replaced(
+        "stride-half",
+        "8-row groups half as far apart",
+        _HIGH_WORD,
+        r"(0x\g<1>000\g<2>000ull | 0x\g<3>0ull / 2)",
+    ),
+    replaced(
+        "stride-double",
+        "8-row groups twice as far apart",
+        _HIGH_WORD,
+        r"(0x\g<1>000\g<2>000ull | 0x\g<3>0ull * 2)",
+    ),
+    replaced(
+        "base-offset",
+        "a descriptor's base offset is 1",
+        _HIGH_WORD,
+        r"0x\g<1>002\g<2>0\g<3>0ull",
+    ),
+    replaced(
+        "columns-step",
+        "a step of columns is taken for two",
+        r"step % (\d) \* 2",
+        r"step % \1 * 4",
+    ),
+    replaced(
+        "columns-stuck", "all steps of a panel read its first columns", r"step % \d \* 2", "0"
+    ),
     replaced(
         "panel-step",
         "a panel is taken for half as long",
-        r"(step / 4 \* \(\w+) \* 8\)",
-        r"\1 * 4)",
+        r"((?:step / 4|panel|\(panel - kNopePanels\)) \* \(\w+) \* (\d)\)",
+        r"\1 * \2 / 2)",
     ),
-    replaced("keys-step", "a step of 16 keys is taken for 8", r"step \* 128", "step * 64"),
+    replaced("keys-step", "a step of keys is taken for half of them", r"step \* 128", "step * 64"),
     replaced(
         "leading-half",
         "panels of V half as far apart as they are",
-        r"\(kTileN \* 8\) << 16",
-        "(kTileN * 4) << 16",
+        r"\(kTileN \* (\d)\) << 16",
+        r"(kTileN * \1 / 2) << 16",
     ),
     replaced(
         "leading-removed",
         "panels of V at one place",
-        r" \| \(kTileN \* 8\) << 16",
+        r" \| \(kTileN \* \d\) << 16",
         "",
     ),
     replaced(

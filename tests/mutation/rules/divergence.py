@@ -8,6 +8,8 @@ from tests.mutation.rules.edits import at_calls, guarded, replaced
 _COLLECTIVES = (
     "wgmma_fence|wgmma_commit|wgmma_wait|wgmma_p_v|wgmma_q_k|store_matrix|named_barrier_sync"
     "|named_barrier_arrive|release_registers|claim_registers"
+    "|tensor_memory_allocate|tensor_memory_free|wait_tensor_loads|wait_tensor_stores|tensor_load_16|tensor_load_32"
+    "|tensor_store"
 )
 
 RULES = (
@@ -28,7 +30,7 @@ RULES = (
     replaced(
         "elect-removed",
         "every lane does the work of one",
-        r"if \((?:uniform\(thread\(\) / 32\) == 0 && )?elect_one\(\)\)(?= \{| tma_load| prefetch)",
+        r"if \((?:uniform\(thread\(\) / 32\) == 0 && )?elect_one\(\)\)(?= \{| tma_load| prefetch| tensor_commit)",
         "if (true)",
     ),
     replaced(
@@ -54,5 +56,11 @@ RULES = (
         "two warps do the load warp's work",
         r"if \(warp == 0\)",
         "if (warp <= 1)",
+    ),
+    replaced(
+        "role-by-idle-warp",
+        "the warp without a role does that of another, too",
+        r"if \(warp == (k\w+Warp)\) (?=\{)",
+        r"if (warp == \1 || warp == 15) ",
     ),
 )

@@ -16,15 +16,14 @@ if TYPE_CHECKING:
 
 def removed(source: Source, call: Call) -> Edit:
     """The statement is gone."""
-    start, end = source.statement(call)
-    return Edit(start, end, ";")
+    return blanked(source, *source.statement(call))
 
 
 def doubled(source: Source, call: Call) -> Edit:
     """The statement is executed twice."""
     start, end = source.statement(call)
     text = source.text[start:end]
-    return Edit(start, end, f"{{ {text} {text} }}")
+    return Edit(start, end, f"{{ {text} {on_one_line(text)} }}")
 
 
 def guarded(source: Source, call: Call, condition: str) -> Edit:
@@ -43,6 +42,11 @@ def asm_statements(source: Source, function: str) -> Iterator[tuple[int, int]]:
     for body in source.bodies(function):
         for found in source.find(r"asm volatile(?=\()", *body):
             yield source.statement(source.call_at(found.start()))
+
+
+def on_one_line(text: str) -> str:
+    """The same code without ends of lines."""
+    return re.sub(r"\s*\n\s*", " ", text)
 
 
 def blanked(source: Source, start: int, end: int) -> Edit:

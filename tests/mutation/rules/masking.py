@@ -60,7 +60,7 @@ RULES = (
     replaced(
         "mask-length-removed",
         "keys behind a sequence's end count",
-        r"min\((end_of_visible_keys\(position \+ kRowDistance \* row\)), seqlen_k\)",
+        r"min\(((?:end_of_visible_keys|\w*end\w*)\(position(?: \+ kRowDistance \* row|_of_row[^)]*)\)), seqlen_k\)",
         r"\1",
     ),
     replaced(
@@ -78,8 +78,8 @@ RULES = (
     replaced(
         "masked-block-unmasked",
         "a block at the mask's edge goes without it",
-        r"next_block<true>",
-        "next_block<false>",
+        r"(next|attend)_block<true>",
+        r"\1_block<false>",
     ),
     replaced(
         "first-block-unmasked",

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from tests.mutation.rule import Rule
-from tests.mutation.rules.edits import argument, at_calls, gone, guarded, replaced
+from tests.mutation.rules.edits import argument, at_calls, gone, guarded, removed, replaced
 
 _BARRIERS = "named_barrier_sync|named_barrier_arrive"
 
 RULES = (
     Rule("named-barrier-removed", "a bar.sync or bar.arrive is missing", gone(_BARRIERS)),
+    Rule(
+        "turn-removed",
+        "a turn is not waited for, or not passed on",
+        at_calls("wait_for_turn|end_turn|pass_turns", removed),
+    ),
     Rule(
         "named-barrier-count-low",
         "a named barrier waits for one warp too few",
@@ -45,13 +50,13 @@ RULES = (
     replaced(
         "turn-not-offered",
         "nobody has the first turn at the tensor cores",
-        r"if \(warpgroup == 1\) (?=named_barrier_arrive)",
+        r"if \((?:warpgroup|half) == 1\) (?=named_barrier_arrive|end_turn)",
         "if (false) ",
     ),
     replaced(
         "turn-offered-twice",
         "both warpgroups offer the first turn",
-        r"if \(warpgroup == 1\) (?=named_barrier_arrive)",
+        r"if \((?:warpgroup|half) == 1\) (?=named_barrier_arrive|end_turn)",
         "",
     ),
 )

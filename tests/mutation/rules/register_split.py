@@ -24,7 +24,7 @@ RULES = (
     replaced(
         "registers-too-many",
         "a role asks for more registers than the others leave",
-        r"(?<=constexpr int )(kProducerRegisters|kMathRegisters) = (\d+)",
+        r"(?<=constexpr int )(k\w+Registers) = (\d+)",
         r"\1 = \2 + 8",
     ),
     Rule("registers-wrong-way", "setmaxnreg in the other direction", _wrong_way),

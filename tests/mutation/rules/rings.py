@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from tests.mutation.rule import Rule
 from tests.mutation.rules.edits import replaced
-from tests.mutation.rules.stages import STAGES
+from tests.mutation.rules.stages import STAGES, other_stage
 from tests.mutation.source import Edit
 
 if TYPE_CHECKING:
@@ -15,33 +15,34 @@ if TYPE_CHECKING:
     from tests.mutation.source import Source
 
 # A buffer of a ring as an operand; the barriers of a ring are the affair of `waits` and `arrivals`.
-_BUFFER = r"shared\.(?:k|v|tile)\[(?P<ring>k|v|slot)\.stage\]"
+_BUFFER = (
+    rf"shared\.(?:k|v|tile|kv|k_rope)\[(?:{'|'.join(STAGES)})\.stage\]|shared\.kv\[v_slot\](?=\))"
+)
+# A place that belongs to a warpgroup, or a half.
+_PLACE = r"shared\.q\[(warpgroup|half)\]"
+
+
+_ADVANCE = r"\b\w+(?:\[\w+\])?\.advance"
 
 
 def _other_buffer(source: Source) -> Iterator[Edit]:
-    for found in source.find(_BUFFER):
-        ring = found["ring"]
-        text = found[0].replace(f"{ring}.stage", f"({ring}.stage + 1) % {STAGES[ring]}")
-        yield Edit(found.start(), found.end(), text)
-    for found in source.find(r"shared\.q\[warpgroup\]"):
-        yield Edit(found.start(), found.end(), "shared.q[1 - warpgroup]")
+    for found in source.find(f"{_BUFFER}|{_PLACE}"):
+        if other := other_stage(found[0]):
+            yield Edit(found.start(), found.end(), other)
 
 
 def _fixed_buffer(source: Source) -> Iterator[Edit]:
-    for found in source.find(_BUFFER):
-        text = found[0].replace(f"{found['ring']}.stage", "0")
-        yield Edit(found.start(), found.end(), text)
-    for found in source.find(r"shared\.q\[warpgroup\]"):
-        yield Edit(found.start(), found.end(), "shared.q[0]")
+    for found in source.find(f"{_BUFFER}|{_PLACE}"):
+        yield Edit(found.start(), found.end(), f"{found[0].partition('[')[0]}[0]")
 
 
 RULES = (
-    replaced("advance-removed", "a ring's position stands still", r"\b\w+\.advance\(\);", ";"),
+    replaced("advance-removed", "a ring's position stands still", rf"{_ADVANCE}\(\);", ";"),
     replaced(
         "advance-twice",
         "a ring's position skips a buffer",
-        r"\b(\w+)\.advance\(\);",
-        r"\1.advance(); \1.advance();",
+        rf"{_ADVANCE}\(\);",
+        r"\g<0> \g<0>",
     ),
     replaced("parity-stuck", "a parity never flips", r"parity \^= 1;", ";"),
     replaced(
@@ -55,6 +56,12 @@ RULES = (
         "one position starts in the other phase",
         r"(RingPosition<\w+>) (\w+);",
         r"\1 \2 = {0, 1};",
+    ),
+    replaced(
+        "parity-starts-at-1-in-both-halves",
+        "the positions of both halves start in the other phase",
+        r"(RingPosition<1>) (\w+)\[2\];",
+        r"\1 \2[2] = {{0, 1}, {0, 1}};",
     ),
     replaced(
         "ring-short",

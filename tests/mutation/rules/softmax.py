@@ -23,10 +23,15 @@ RULES = (
     replaced(
         "sum-not-rescaled",
         "the sum keeps an old reference",
-        r"sum\[row\] = __fmul_rn\(sum\[row\], correction\[row\]\);",
+        r"sum(?:\[row\])? = __fmul_rn\(sum(?:\[row\])?, correction(?:\[row\])?\);",
         ";",
     ),
-    replaced("maximum-not-raised", "the maximum stays", r"maximum\[row\] = largest\[row\];", ";"),
+    replaced(
+        "maximum-not-raised",
+        "the maximum stays",
+        r"maximum\[row\] = largest\[row\];|maximum = raised;",
+        ";",
+    ),
     replaced(
         "maximum-of-one-lane",
         "one step of a quad's maximum is missing",
@@ -39,7 +44,12 @@ RULES = (
         r"sum\[row\] \+= __shfl[^;]*;",
         ";",
     ),
-    replaced("sum-removed", "the sum misses a block", r"sum\[row\] \+= score\[i\];", ";"),
+    replaced(
+        "sum-removed",
+        "the sum misses a block",
+        r"sum\[row\] \+= score\[i\];|sum = \(partial[^;]*;",
+        ";",
+    ),
     replaced(
         "growth-negated",
         "the correction grows",
@@ -49,13 +59,13 @@ RULES = (
     replaced(
         "growth-of-nothing",
         "no guard where a row has seen no key",
-        r"maximum\[row\] == -infinity\(\) \? 0\.0f : ",
+        r"maximum(?:\[row\])? == -infinity\(\) \? 0\.0f : (?=exp2_approx\(-growth)",
         "",
     ),
     replaced(
         "reference-of-nothing",
         "-inf minus -inf where a row sees no key",
-        r"maximum == -infinity\(\) \? 0\.0f : ",
+        r"(?:maximum|raw) == -infinity\(\) \? 0\.0f : (?=__fmul_rn)",
         "",
     ),
     replaced(
@@ -79,8 +89,8 @@ RULES = (
     replaced(
         "scale-removed",
         "exponents are not scaled",
-        r"fmaf\(score\[i\], scale_log2, ",
-        "fmaf(score[i], 1.0f, ",
+        r"(fmaf\(score\[i\]|multiply_add\(low, high), (?:arguments\.softmax_)?scale_log2, ",
+        r"\1, 1.0f, ",
     ),
     replaced(
         "first-as-later",
@@ -113,14 +123,19 @@ RULES = (
     replaced(
         "division-unguarded",
         "a row that sees no key is divided by 0",
-        r"sum == 0\.0f \? 0\.0f : (?=1\.0f / sum)",
+        r"(?:sum|denominator) == 0\.0f \? 0\.0f : ",
         "",
     ),
-    replaced("normalise-removed", "the output is not divided by the sum", r"1\.0f / sum", "1.0f"),
+    replaced(
+        "normalise-removed",
+        "the output is not divided by the sum",
+        r"(1\.0f|arguments\.v_scale) / (?:sum|denominator)",
+        r"\1",
+    ),
     replaced(
         "sink-removed",
         "the sink is not part of the sum",
-        r"sum \+= exp2_approx\(fmaf\(arguments\.sinks[^;]*;",
+        r"(?:sum|denominator) \+= exp2_approx\(fmaf\(arguments\.sinks[^;]*;",
         ";",
     ),
     replaced(

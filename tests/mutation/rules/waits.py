@@ -15,22 +15,25 @@ if TYPE_CHECKING:
     from tests.mutation.source import Source
 
 
+_WAITS = "barrier_wait|tensor_wait"
+
+
 def _inverted(source: Source) -> Iterator[Edit]:
-    for call in source.calls("barrier_wait"):
+    for call in source.calls(_WAITS):
         yield argument(call, 1, f"({source.argument(call, 1)}) ^ 1")
     for found in source.find(r'"r"\((parity)\)', *source.body("barrier_wait")):
         yield Edit(*found.span(1), "parity ^ 1")
 
 
 def _other_barrier(source: Source) -> Iterator[Edit]:
-    for call in source.calls("barrier_wait"):
+    for call in source.calls(_WAITS):
         if other := other_stage(source.argument(call, 0)):
             yield argument(call, 0, other)
 
 
 def _late(source: Source) -> Iterator[list[Edit]]:
     """Behind what the wait protects: the block of the elected lane, or all up to the next release or advance."""
-    for call in source.calls("barrier_wait"):
+    for call in source.calls(_WAITS):
         start, end = source.statement(call)
         if source.code[end:].lstrip().startswith("if ("):
             opening = source.code.index("{", end)
@@ -42,8 +45,8 @@ def _late(source: Source) -> Iterator[list[Edit]]:
 
 
 def _by_one_warp(source: Source) -> Iterator[Edit]:
-    for call in source.calls("barrier_wait"):
-        if source.function(call.start).startswith("MathWarpgroup"):
+    for call in source.calls(_WAITS):
+        if "Warpgroup." in source.function(call.start):
             yield guarded(source, call, "thread() < 32")
 
 
@@ -51,12 +54,12 @@ def _constant(parity: int) -> Rule:
     return Rule(
         f"wait-parity-{parity}",
         f"a wait always asks for parity {parity}",
-        at_calls("barrier_wait", lambda _, call: argument(call, 1, str(parity))),
+        at_calls(_WAITS, lambda _, call: argument(call, 1, str(parity))),
     )
 
 
 RULES = (
-    Rule("wait-removed", "a wait for an mbarrier is missing", gone("barrier_wait")),
+    Rule("wait-removed", "a wait for an mbarrier is missing", gone(_WAITS)),
     Rule("wait-inverted", "a wait asks for the other parity", _inverted),
     _constant(0),
     _constant(1),
@@ -65,7 +68,7 @@ RULES = (
     Rule(
         "wait-by-one-lane",
         "one lane waits, the others go on",
-        at_calls("barrier_wait", lambda source, call: guarded(source, call, "elect_one()")),
+        at_calls(_WAITS, lambda source, call: guarded(source, call, "elect_one()")),
     ),
     Rule(
         "wait-by-one-warp",

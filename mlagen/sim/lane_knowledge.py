@@ -2,7 +2,7 @@
 
 A wait that only some lanes execute acquires for these (PTX ISA, "Causality order": a thread synchronises). Others learn
 of it from `bar.warp.sync` or a barrier; neither reconvergence nor `elect`, `shfl` or `vote` orders memory. So by the
-letter an access, product or copy must not rely on it if a lane that executes it has not waited.
+letter an access, of tensor memory too, product or copy must not rely on it if a lane that executes it has not waited.
 
 A warp's sets hold what any lane has learned; `Warp.unshared` says which of that are not all lanes' own. It is empty
 unless lanes have waited apart, and at the level `practice`, which keeps a warp's knowledge in one.
@@ -43,14 +43,17 @@ def execute_apart(step: Visible, path: Path) -> Waitable | None:
         if not is_known:
             hidden |= events
     hidden_async = warp.async_visible & hidden
+    hidden_tensor = warp.tensor_ordered & hidden
     warp.ordered &= ~hidden
     warp.async_visible &= ~hidden
+    warp.tensor_ordered &= ~hidden
     waitable = step.handler(path)
     if waitable is None:
         is_meeting = opcode.startswith("bar") and "arrive" not in step.instruction.parts
         _tell(warp, path.mask, ~0 if is_meeting else warp.ordered & hidden)
     warp.ordered |= hidden
     warp.async_visible |= hidden_async
+    warp.tensor_ordered |= hidden_tensor
     return waitable
 
 

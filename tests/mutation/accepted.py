@@ -100,6 +100,11 @@ _SLOWER = (
         "end.",
     ),
     Accepted(
+        "tensor-permit-kept",
+        r"tensor_memory_allocate",
+        "The block takes all columns, so that nobody else could take any while it runs; the permit ends with the block.",
+    ),
+    Accepted(
         "elect-removed",
         r"prefetch_tensor_map",
         "A prefetch changes nothing that can be seen, once or 32 times.",
@@ -110,7 +115,7 @@ _SLOWER = (
 _COVERED = (
     Accepted(
         "wait-by-one-lane",
-        r"^LoadWarp\.",
+        r"^(Load|Mma|Store)Warp\.",
         "`elect.sync` elects the same lane for the same member mask every time: the lane that waits is the one that "
         "alone stores, arrives and copies. CUTLASS waits like this.",
     ),

@@ -355,11 +355,17 @@ def floats(words: NDArray[np.uint32]) -> NDArray[np.float32]:
 AFTER = r"tcgen05\.fence::after_thread_sync;"
 BEFORE = r"tcgen05\.fence::before_thread_sync;"
 TRY_WAIT = r"mbarrier\.try_wait\.parity\.shared::cta\.b64 p, [^;]*;"
+# The others go on behind it, together with the one that waits.
+WAIT_OF_ONE_LANE = (
+    r"{.reg .pred other; .reg .u32 lane; mov.u32 lane, %laneid; setp.ne.u32 other, lane, 0;"
+    r"setp.ne.u32 p, lane, 0; @!other \g<0>}"
+)
 
 # What goes wrong -> how it is planted, and the finding that must name it.
 SEEDED = {
     "no proxy fence": ((r"fence\.proxy\.async\.shared::cta;", "", 0), "proxy-fence"),
     "no wait for the commit": ((TRY_WAIT, "setp.eq.u32 p, 0, 0;", 0), "race"),
+    "a wait of one lane": ((TRY_WAIT, WAIT_OF_ONE_LANE, 0), "race"),
     "no wait for the stores": ((r"tcgen05\.wait::st\.sync\.aligned;", "", 0), "race"),
     "no fence after the stores": ((BEFORE, "", 1), "race"),
     "no fence before the product": ((AFTER, "", 1), "tcgen05-fence"),

@@ -102,7 +102,7 @@ _SLOWER = (
     Accepted(
         "tensor-permit-kept",
         r"tensor_memory_allocate",
-        "The block takes all columns, so that nobody else could take any while it runs; the permit ends with the block.",
+        "The block takes all columns, so that nobody else could take any while it runs; its permit ends with it.",
     ),
     Accepted(
         "elect-removed",

@@ -241,7 +241,7 @@ class KernelCompiler:
         can_lint = find_nvdisasm() is not None
         if can_lint:
             sass = disassemble(entry.cubin)
-            findings += lint_sass(sass, hgmma_per_tile=plan.hgmma_per_tile)
+            findings += lint_sass(sass, plan.sass)
         if findings:
             raise CompileError(_violations(plan, findings))
         return replace(entry, lint=lint_mark(plan) if can_lint else None)
@@ -280,7 +280,7 @@ def _build_key(source_sha256: str, *, arch: str, options: tuple[str, ...]) -> Bu
 
 def lint_mark(plan: KernelPlan) -> str:
     """Return what a cached verdict of the lint must say to hold for this plan."""
-    return f"lint {LINT_VERSION}, {plan.hgmma_per_tile} HGMMA"
+    return f"lint {LINT_VERSION}, {plan.sass}"
 
 
 def _sha256(text: str) -> str:

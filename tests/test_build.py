@@ -33,6 +33,7 @@ from mlagen.errors import CacheError, CompileError, MissingDependencyError, Spec
 from mlagen.kernel_compiler import BuildKey, generator_digest
 from mlagen.package_files import shipped_folder
 from mlagen.render.environment import environment
+from mlagen.sass_facts import SassFacts, SassLoop
 from mlagen.spec.model import KernelSpec, SpecFile
 from mlagen.spec.yaml import load_spec_file, spec_from_dict
 from tests.cache.plans import GEOMETRY, CompileCounter, files_below, tiny_plan, tiny_plans
@@ -293,11 +294,14 @@ def test_kernel_with_a_stack_frame_fails_with_evidence(cache: KernelCache) -> No
     assert files_below(cache.folder or Path()) == []
 
 
+LOOPS = (SassLoop("math", (("HGMMA", 20),)),)
+
+
 def test_kernel_without_its_products_fails(cache: KernelCache) -> None:
-    plan = dataclasses.replace(tiny_plan(), hgmma_per_tile=20)
+    plan = dataclasses.replace(tiny_plan(), sass=SassFacts(LOOPS))
     (failed,) = build_plans([plan], cache=cache, render=render)
     assert isinstance(failed, FailedKernel)
-    assert "no loop has the 20 HGMMA" in str(failed.error)
+    assert "no loop is that of math: 20 HGMMA" in str(failed.error)
 
 
 def test_build_of_specs_raises_every_reason(
@@ -353,7 +357,7 @@ def test_strict_lint_checks_what_was_kept_without(
     cache: KernelCache, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(kernel_compiler, "find_nvdisasm", lambda: None)
-    plan = dataclasses.replace(tiny_plan(), hgmma_per_tile=20)
+    plan = dataclasses.replace(tiny_plan(), sass=SassFacts(LOOPS))
     (skipped,) = built_of(build_plans([plan], cache=cache, render=render))
     assert skipped.lint == "skipped"
     monkeypatch.setattr(kernel_compiler, "find_nvdisasm", find_nvdisasm)

@@ -14,7 +14,16 @@ import mlagen.errors
 PACKAGE = Path(mlagen.errors.__file__).parent
 
 # Facts and errors that every layer may import.
-SHARED = {"arch", "atomic_file", "dtypes", "errors", "launch_record", "package_files", "settings"}
+SHARED = {
+    "arch",
+    "atomic_file",
+    "dtypes",
+    "errors",
+    "launch_record",
+    "package_files",
+    "sass_facts",
+    "settings",
+}
 
 # Layer -> the layers it may import besides itself and SHARED.
 MAY_IMPORT = {

@@ -11,7 +11,7 @@ from mlagen.build import BuiltKernel, build_plans
 from mlagen.cli.options import Verb, debug_option, json_option, kernel_argument, target_argument
 from mlagen.cli.output import print_code, print_facts, print_json, print_table
 from mlagen.cli.selection import find_kernel
-from mlagen.compile.sass import disassemble, find_nvdisasm
+from mlagen.compile.sass import disassemble, find_nvdisasm, loops_like
 from mlagen.errors import MissingDependencyError
 from mlagen.plan import plan_kernel
 from mlagen.plan.cycle_model import DEVICES, NUM_HEADS, predictions, step_of
@@ -196,14 +196,16 @@ def _sass_facts(built: BuiltKernel) -> dict[str, object]:
     if find_nvdisasm() is None:
         return {}
     sass = disassemble(built.cubin)
-    wanted = built.plan.hgmma_per_tile
-    product = "HGMMA" if wanted else "UTCHMMA"
-    loops = [str(loop) for loop in sass.loops() if loop.count("HGMMA") == wanted]
+    loops = {
+        f"loop of {wanted.role}": "; ".join(
+            loop.describe(*dict(wanted.counts)) for loop in loops_like(sass, wanted)
+        )
+        for wanted in built.plan.sass.loops
+    }
     return {
         "instructions": len(sass.instructions),
         "highest register": sass.highest_register,
-        product: sum(instruction.opcode == product for instruction in sass.instructions),
-        **({"main loops": "; ".join(loops) or "none"} if wanted else {}),
+        **{name: found or "none" for name, found in loops.items()},
     }
 
 

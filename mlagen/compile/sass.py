@@ -19,8 +19,10 @@ from mlagen.errors import CompileError, MissingDependencyError
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from mlagen.sass_facts import SassFacts, SassLoop
+
 # Part of what a cached verdict is worth: count up when a rule is added or changed.
-LINT_VERSION = 1
+LINT_VERSION = 2
 
 _TIMEOUT_SECONDS = 120
 _EVIDENCE_LINES = 6
@@ -65,15 +67,15 @@ class Loop:
 
     body: tuple[Instruction, ...]
 
-    def count(self, opcode: str) -> int:
-        """Return how many instructions of the loop have that opcode."""
-        return sum(instruction.opcode == opcode for instruction in self.body)
+    def count(self, name: str) -> int:
+        """Return how many instructions of the loop have that name, whatever modifiers follow."""
+        return sum(_has_name(instruction, name) for instruction in self.body)
 
-    def __str__(self) -> str:
-        """Return where the loop is and what it multiplies."""
+    def describe(self, *names: str) -> str:
+        """Return where the loop is, and how many instructions of these names it has."""
         first, last = self.body[0].offset, self.body[-1].offset
-        exps = sum(instruction.name.startswith("MUFU.EX2") for instruction in self.body)
-        return f"loop {first:04x} to {last:04x}: {self.count('HGMMA')} HGMMA, {exps} MUFU.EX2"
+        counts = ", ".join(f"{self.count(name)} {name}" for name in (*names, "MUFU.EX2"))
+        return f"loop {first:04x} to {last:04x}: {counts}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,17 +169,21 @@ def parse_sass(text: str) -> Sass:
     return Sass(tuple(instructions), labels)
 
 
-def lint_sass(sass: Sass, *, hgmma_per_tile: int) -> list[Finding]:
-    """Return what is wrong with a kernel's SASS, nothing if all is as the plan means it.
+def loops_like(sass: Sass, wanted: SassLoop) -> list[Loop]:
+    """Return the loops that have exactly the instructions of `wanted`, of those that it names."""
+    return [
+        loop
+        for loop in sass.loops()
+        if all(loop.count(name) == count for name, count in wanted.counts)
+    ]
 
-    Args:
-        sass: The kernel.
-        hgmma_per_tile: Tensor-core instructions of one unmasked steady-state step; 0 for a kernel
-            without wgmma.
-    """
+
+def lint_sass(sass: Sass, expected: SassFacts) -> list[Finding]:
+    """Return what is wrong with a kernel's SASS, nothing if all is as the plan means it."""
     findings = [_check_local_memory(sass), *_check_groups(sass)]
-    if hgmma_per_tile:
-        findings.append(_check_main_loop(sass, hgmma_per_tile))
+    findings += [_check_loop(sass, loop) for loop in expected.loops]
+    if expected.registers:
+        findings.append(_check_registers(sass, expected.registers))
     return [finding for finding in findings if finding is not None]
 
 
@@ -189,14 +195,30 @@ def _check_local_memory(sass: Sass) -> Finding | None:
     return Finding("local memory", message, _evidence(found))
 
 
-def _check_main_loop(sass: Sass, expected: int) -> Finding | None:
-    """Check that some loop multiplies exactly as often as one step needs: nothing twice."""
-    loops = [loop for loop in sass.loops() if loop.count("HGMMA")]
-    if any(loop.count("HGMMA") == expected for loop in loops):
+def _check_loop(sass: Sass, expected: SassLoop) -> Finding | None:
+    """Check that some loop has exactly what one round needs: nothing twice, nothing left out."""
+    if loops_like(sass, expected):
         return None
-    total = sum(i.opcode == "HGMMA" for i in sass.instructions)
-    message = f"no loop has the {expected} HGMMA of one tile ({total} in the kernel)"
-    return Finding("HGMMA count", message, tuple(str(loop) for loop in loops[:_EVIDENCE_LINES]))
+    names = [name for name, _ in expected.counts]
+    candidates = [loop for loop in sass.loops() if all(map(loop.count, names))]
+    totals = ", ".join(
+        f"{sum(_has_name(one, name) for one in sass.instructions)} {name}" for name in names
+    )
+    return Finding(
+        "loop count",
+        f"no loop is that of {expected} ({totals} in the kernel)",
+        tuple(loop.describe(*names) for loop in candidates[:_EVIDENCE_LINES]),
+    )
+
+
+def _check_registers(sass: Sass, expected: tuple[int, ...]) -> Finding | None:
+    """Check that roles ask for the registers of the plan, and that nobody names more than the largest has."""
+    changes = [i for i in sass.instructions if i.opcode == "USETMAXREG"]
+    asked = sorted(int(change.text.split()[-1].rstrip(";"), 16) for change in changes)
+    if asked == sorted(expected) and sass.highest_register < max(expected):
+        return None
+    message = f"setmaxnreg {asked}, R{sass.highest_register} the highest: the plan has {expected}"
+    return Finding("registers", message, _evidence(changes))
 
 
 def _check_groups(sass: Sass) -> Iterator[Finding]:
@@ -225,6 +247,10 @@ def _check_groups(sass: Sass) -> Iterator[Finding]:
             message = f"{len(moved)} R2UR between the HGMMA of one group, expected none"
             yield Finding("R2UR", message, _evidence(moved))
         arrivals, inside = [], []
+
+
+def _has_name(instruction: Instruction, name: str) -> bool:
+    return instruction.name == name or instruction.name.startswith(f"{name}.")
 
 
 def _evidence(instructions: list[Instruction]) -> tuple[str, ...]:

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from mlagen.arch import Arch
     from mlagen.dtypes import DType
     from mlagen.plan.mask import KeyRange
+    from mlagen.sass_facts import SassFacts
     from mlagen.spec.model import KernelSpec
 
 SHARED_MEMORY_ALIGNMENT = 1024  # of a 128-byte-swizzled operand, and so of the whole map
@@ -222,7 +223,7 @@ class KernelPlan:
         tensor_maps: Tensor maps in parameter order.
         arguments: Scalar and pointer parameters, after the maps.
         estimated_registers: Estimate for a math thread, from the register rule of the family.
-        hgmma_per_tile: SASS tensor-core instructions in the unmasked steady-state step, by which the lint counts.
+        sass: What its machine code must show.
         cost: Cost of one key tile.
         kv_slots: Slots of the ring in which K and V take turns, 0 if each has its own.
         tensor_regions: Tensor-memory map; empty where there is none.
@@ -256,7 +257,7 @@ class KernelPlan:
     tensor_maps: tuple[TensorMapPlan, ...]
     arguments: tuple[Argument, ...]
     estimated_registers: int
-    hgmma_per_tile: int
+    sass: SassFacts
     cost: Cost
     kv_slots: int = 0
     tensor_regions: tuple[TensorRegion, ...] = ()

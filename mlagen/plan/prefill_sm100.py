@@ -36,6 +36,7 @@ from mlagen.plan.plan import (
 )
 from mlagen.plan.split_kv import STORES_BYTES, splits_keys, state_elements
 from mlagen.plan.support import SM100, refuse_unsupported
+from mlagen.sass_facts import SassFacts, SassLoop
 from mlagen.spec.config import FA4Config
 from mlagen.spec.score_mod import adds_bias
 
@@ -136,7 +137,7 @@ def plan_prefill_sm100(spec: KernelSpec) -> KernelPlan:
         tensor_maps=tensor_maps(spec, layout),
         arguments=prefill_arguments(spec),
         estimated_registers=layout.tile_n + BASE_REGISTERS,
-        hgmma_per_tile=0,
+        sass=sass_facts(spec, layout),
         cost=Cost(
             tensor_cycles=flops * layout.element_bytes // (2 * arch.tensor_flops_per_cycle),
             exp2_cycles=round(
@@ -258,6 +259,30 @@ def problems(spec: KernelSpec, layout: FA4Layout) -> list[str]:
             "keys, a whole number is emulated"
         )
     return found + layout.problems()
+
+
+def sass_facts(spec: KernelSpec, layout: FA4Layout) -> SassFacts:
+    """What the machine code must show: a round of a loop is one key block, of both halves in the MMA warp's."""
+    element_bytes = layout.element_bytes
+    products = (spec.geometry.qk_head_dim + layout.tile_n) // layout.mma_k
+    groups = layout.tile_n // PROBABILITY_GROUP
+    # With the mask and without it: two bodies of one loop.
+    bodies = 2
+    return SassFacts(
+        (
+            SassLoop(
+                "MMA warp", (("UTCQMMA" if element_bytes == 1 else "UTCHMMA", HALVES * products),)
+            ),
+            SassLoop(
+                "softmax",
+                (
+                    ("LDTM.x32", bodies * groups),
+                    (f"STTM.x{PROBABILITY_GROUP * element_bytes // 4}", bodies * groups),
+                ),
+            ),
+        ),
+        (SOFTMAX_REGISTERS, CORRECTION_REGISTERS, ISSUE_REGISTERS),
+    )
 
 
 def tensor_memory_map(layout: FA4Layout) -> tuple[TensorRegion, ...]:

@@ -26,6 +26,7 @@ from mlagen.plan.plan import (
 )
 from mlagen.plan.split_kv import state_elements
 from mlagen.plan.support import SM90, refuse_unsupported
+from mlagen.sass_facts import SassFacts, SassLoop
 
 if TYPE_CHECKING:
     from mlagen.spec.model import KernelSpec
@@ -121,7 +122,11 @@ def plan_prefill_sm90(spec: KernelSpec) -> KernelPlan:
         tensor_maps=tensor_maps(spec, configuration),
         arguments=prefill_arguments(spec),
         estimated_registers=estimate_registers(spec, configuration.tile_n),
-        hgmma_per_tile=geometry.qk_head_dim // 16 + configuration.tile_n // 16,
+        sass=SassFacts(
+            # Of the unmasked steady-state step.
+            (SassLoop("math", (("HGMMA", (geometry.qk_head_dim + configuration.tile_n) // 16),)),),
+            (PRODUCER_REGISTERS, MATH_REGISTERS),
+        ),
         cost=Cost(
             tensor_cycles=flops // arch.tensor_flops_per_cycle,
             exp2_cycles=TILE_M * configuration.tile_n // arch.exp2_per_cycle,

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from mlagen import kernel_compiler
 from mlagen.compile.nvrtc import Compiled
 from mlagen.plan import plan_kernel
+from mlagen.sass_facts import SassFacts
 from mlagen.spec.model import HeadGeometry, KernelSpec
 from tests.compile.sources import store_kernel
 
@@ -29,13 +30,13 @@ ptxas info    : Used 168 registers, used 16 barriers
 
 
 def tiny_plan(page_size: int | None = None) -> KernelPlan:
-    """Return a real plan but for its count of tensor-core instructions: `tiny_source` has none.
+    """Return a real plan but for what machine code must show: that of `tiny_source` has nothing.
 
     Each power of two from 8 to 256 gives another plan.
     """
     rope = {"layout": "fused"} if page_size is None else {"layout": "paged", "page_size": page_size}
     spec = KernelSpec.model_validate({"arch": "sm_90a", "geometry": GEOMETRY, "k_rope": rope})
-    return dataclasses.replace(plan_kernel(spec), hgmma_per_tile=0)
+    return dataclasses.replace(plan_kernel(spec), sass=SassFacts())
 
 
 def tiny_plans(count: int) -> list[KernelPlan]:

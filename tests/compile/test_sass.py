@@ -8,6 +8,7 @@ from mlagen.compile import sass as sass_module
 from mlagen.compile.nvrtc import compile_cuda
 from mlagen.compile.sass import disassemble, find_nvdisasm, lint_sass, parse_sass
 from mlagen.errors import CompileError, MissingDependencyError
+from mlagen.sass_facts import SassFacts, SassLoop
 from tests.compile.sources import HGMMA_PER_STEP, local_array_kernel, wgmma_kernel
 
 
@@ -28,11 +29,16 @@ ARRIVE = "WARPGROUP.ARRIVE"
 MULTIPLY = "HGMMA.64x128x16.F32.BF16 R24, gdesc[UR8], R24"
 COMMIT = "HGMMA.64x128x16.F32.BF16 R24, gdesc[UR12], R24, gsb0"
 WAIT = "WARPGROUP.DEPBAR.LE gsb0, 0x0"
+NOTHING = SassFacts()
 LOOP = (".L_x_1:", ARRIVE, MULTIPLY, COMMIT, WAIT, "MUFU.EX2 R3, R28", "@P0| BRA `(.L_x_1)")
 
 
-def rules(*lines: str, hgmma_per_tile: int = 0) -> list[str]:
-    findings = lint_sass(parse_sass(listing(*lines)), hgmma_per_tile=hgmma_per_tile)
+def multiplies(count: int) -> SassFacts:
+    return SassFacts((SassLoop("math", (("HGMMA", count),)),))
+
+
+def rules(*lines: str, expected: SassFacts = NOTHING) -> list[str]:
+    findings = lint_sass(parse_sass(listing(*lines)), expected)
     return [finding.rule for finding in findings]
 
 
@@ -48,27 +54,61 @@ def test_loops_are_backward_branches() -> None:
     sass = parse_sass(listing("@!P1| BRA `(.L_x_2)", *LOOP, ".L_x_2:", "EXIT"))
     (loop,) = sass.loops()
     assert loop.count("HGMMA") == 2
-    assert str(loop) == "loop 0010 to 0060: 2 HGMMA, 1 MUFU.EX2"
+    assert loop.describe("HGMMA") == "loop 0010 to 0060: 2 HGMMA, 1 MUFU.EX2"
 
 
 def test_clean_loop_has_no_findings() -> None:
-    assert rules(*LOOP, hgmma_per_tile=2) == []
+    assert rules(*LOOP, expected=multiplies(2)) == []
 
 
 def test_other_count_is_found_with_the_loops_seen() -> None:
-    (finding,) = lint_sass(parse_sass(listing(*LOOP)), hgmma_per_tile=3)
-    assert finding.rule == "HGMMA count"
-    assert "3 HGMMA of one tile (2 in the kernel)" in finding.message
+    (finding,) = lint_sass(parse_sass(listing(*LOOP)), multiplies(3))
+    assert finding.rule == "loop count"
+    assert "that of math: 3 HGMMA (2 HGMMA in the kernel)" in finding.message
     assert finding.evidence == ("loop 0000 to 0050: 2 HGMMA, 1 MUFU.EX2",)
 
 
 def test_any_loop_may_be_the_main_loop() -> None:
     inner = [line.replace("L_x_1", "L_x_3") for line in LOOP]
-    assert rules(".L_x_0:", ARRIVE, COMMIT, *inner, "BRA `(.L_x_0)", hgmma_per_tile=2) == []
+    assert rules(".L_x_0:", ARRIVE, COMMIT, *inner, "BRA `(.L_x_0)", expected=multiplies(2)) == []
+
+
+SOFTMAX = SassFacts((SassLoop("softmax", (("LDTM.x32", 2), ("STTM.x16", 1))),))
+
+
+@pytest.mark.parametrize(
+    ("stores", "found"),
+    [
+        pytest.param(("STTM.x16 tmem[UR4], R4",), [], id="as expected"),
+        pytest.param((), ["loop count"], id="one is missing"),
+        pytest.param(("STTM.x8 tmem[UR4], R4",), ["loop count"], id="of another width"),
+        pytest.param(("STTM.x16 tmem[UR4], R4",) * 2, ["loop count"], id="one is twice"),
+    ],
+)
+def test_all_counts_are_of_one_loop(stores: tuple[str, ...], found: list[str]) -> None:
+    loads = ("LDTM.x32 R4, tmem[UR4]",) * 2
+    lines = (".L_x_1:", *loads, *stores, "@P0| BRA `(.L_x_1)", "STTM.x16 tmem[UR4], R4")
+    assert rules(*lines, expected=SOFTMAX) == found
+
+
+@pytest.mark.parametrize(
+    ("lines", "found"),
+    [
+        pytest.param(("USETMAXREG.TRY_ALLOC.CTAPOOL UP0, 0xb8",), [], id="as planned"),
+        pytest.param((), ["registers"], id="missing"),
+        pytest.param(("USETMAXREG.TRY_ALLOC.CTAPOOL UP0, 0xc0",), ["registers"], id="others"),
+        pytest.param(
+            ("USETMAXREG.TRY_ALLOC.CTAPOOL UP0, 0xb8", "MOV R184, R0"), ["registers"], id="exceeded"
+        ),
+    ],
+)
+def test_registers_are_those_of_the_plan(lines: tuple[str, ...], found: list[str]) -> None:
+    changes = ("USETMAXREG.DEALLOC.CTAPOOL 0x38", *lines)
+    assert rules(*changes, expected=SassFacts(registers=(184, 56))) == found
 
 
 def test_kernel_without_wgmma_needs_no_loop() -> None:
-    assert rules("MOV R0, 0x1", "EXIT", hgmma_per_tile=0) == []
+    assert rules("MOV R0, 0x1", "EXIT") == []
 
 
 @pytest.mark.parametrize("line", ["LDL R4, [R1+0x10]", "@P0| STL.64 [R1], R4"])
@@ -77,7 +117,7 @@ def test_local_memory_is_found(line: str) -> None:
 
 
 def test_long_evidence_is_cut() -> None:
-    (finding,) = lint_sass(parse_sass(listing(*["LDL R4, [R1]"] * 9)), hgmma_per_tile=0)
+    (finding,) = lint_sass(parse_sass(listing(*["LDL R4, [R1]"] * 9)), NOTHING)
     assert "9 LDL and STL" in finding.message
     assert finding.evidence[-1] == "and 3 more"
 
@@ -106,14 +146,14 @@ def test_arrival_on_another_path_is_not_counted() -> None:
 @pytest.mark.parametrize(
     ("source", "expected", "found"),
     [
-        pytest.param(wgmma_kernel("kernel"), HGMMA_PER_STEP, [], id="clean"),
-        pytest.param(wgmma_kernel("kernel"), 5, ["HGMMA count"], id="unexpected count"),
-        pytest.param(local_array_kernel("kernel"), 0, ["local memory"], id="local array"),
+        pytest.param(wgmma_kernel("kernel"), multiplies(HGMMA_PER_STEP), [], id="clean"),
+        pytest.param(wgmma_kernel("kernel"), multiplies(5), ["loop count"], id="unexpected count"),
+        pytest.param(local_array_kernel("kernel"), NOTHING, ["local memory"], id="local array"),
     ],
 )
-def test_real_kernels(source: str, expected: int, found: list[str]) -> None:
+def test_real_kernels(source: str, expected: SassFacts, found: list[str]) -> None:
     sass = disassemble(compile_cuda(source, name="kernel", arch="sm_90a").cubin)
-    findings = lint_sass(sass, hgmma_per_tile=expected)
+    findings = lint_sass(sass, expected)
     assert [finding.rule for finding in findings] == found
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import operator
 from typing import TYPE_CHECKING, Any  # Any: options before validation
 
 import pytest
@@ -276,6 +277,42 @@ def test_fp8_probabilities_stay_below_the_largest_number() -> None:
 def test_the_name_tells_an_output_of_another_dtype() -> None:
     assert "_bf16_tofp16_full_" in plan(output_dtype="float16").name
     assert "_e4m3_full_" in plan(dtype="float8_e4m3fn", output_dtype="bfloat16").name
+
+
+@pytest.mark.parametrize(
+    ("options", "products", "loads", "stores"),
+    [
+        # Both halves; 192 columns and 128 keys, 16 a product. 32 scores a load, twice: with the mask and without.
+        pytest.param({}, ("UTCHMMA", 2 * (12 + 8)), 2 * 4, ("STTM.x16", 2 * 4), id="bf16"),
+        pytest.param(
+            {"config": {"tile_n": 64}},
+            ("UTCHMMA", 2 * (12 + 4)),
+            2 * 2,
+            ("STTM.x16", 2 * 2),
+            id="64 keys",
+        ),
+        pytest.param(
+            {"dtype": "float8_e4m3fn", "output_dtype": "bfloat16"},
+            ("UTCQMMA", 2 * (6 + 4)),
+            2 * 4,
+            ("STTM.x8", 2 * 4),
+            id="fp8",
+        ),
+    ],
+)
+def test_a_round_of_a_loop_does_everything_once(
+    options: dict[str, Any], products: tuple[str, int], loads: int, stores: tuple[str, int]
+) -> None:
+    mma, softmax = plan(**options).sass.loops
+    assert mma.counts == (products,)
+    assert softmax.counts == (("LDTM.x32", loads), stores)
+
+
+@every_shipped
+def test_roles_ask_for_the_registers_that_the_block_has(shipped: KernelPlan) -> None:
+    assert shipped.sass.registers == tuple(role.registers for role in shipped.roles)
+    warpgroups = [role.warpgroups for role in shipped.roles]
+    assert sum(map(operator.mul, warpgroups, shipped.sass.registers)) == 4 * 128
 
 
 def test_a_narrow_tile_gets_more_slots() -> None:

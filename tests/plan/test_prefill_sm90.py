@@ -314,7 +314,12 @@ def test_cost_of_a_key_tile_equals_the_arithmetic() -> None:
     cost = plan().cost
     # 128 x 128 x (192 + 128) multiply-adds at 2048 a cycle, 128 x 128 exponentials at 16, 128 x 320 x 2 bytes.
     assert (cost.tensor_cycles, cost.exp2_cycles, cost.bytes_from_l2) == (2560, 1024, 81_920)
-    assert plan().hgmma_per_tile == 12 + 8
+
+
+def test_a_round_of_the_loop_multiplies_each_column_and_key_once() -> None:
+    (loop,) = plan().sass.loops
+    assert loop.counts == (("HGMMA", 12 + 8),)
+    assert plan().sass.registers == tuple(role.registers for role in plan().roles)
 
 
 @pytest.mark.parametrize(

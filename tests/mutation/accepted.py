@@ -208,6 +208,12 @@ _OUTSIDE = (
         "Needs rows that lie 2^31 elements apart. tests/mutation/test_far_rows.py plants it there, where it is caught.",
     ),
     Accepted(
+        "part-place-kept",
+        r"StoreWarp\.store",
+        "Where each call chooses the number of parts, there are never more than blocks, and each takes one. "
+        "tests/mutation/test_fixed_parts.py plants it in a kernel with a fixed number, where it is caught.",
+    ),
+    Accepted(
         "address-unmasked",
         r"descriptor_low",
         "Without clusters every block has rank 0, and the bits are 0. tests/mutation/test_cluster_kernel.py plants it "

@@ -67,9 +67,14 @@ _SLOWER = (
         "the half one never, or in fewer cases.",
     ),
     Accepted(
-        "threshold-zero",
-        r"kRescaleThreshold",
+        "threshold-zero|rescale-always",
+        r"kRescaleThreshold|CorrectionWarpgroup\.rescale",
         "A correction at every growth of a maximum is the textbook's online softmax; the threshold saves them.",
+    ),
+    Accepted(
+        "q-wait-at-every-block",
+        r"MmaWarp\.begin_block",
+        "The phase stays over until the tile's end, so that each further wait passes at once.",
     ),
     Accepted(
         "first-as-later",
@@ -155,6 +160,12 @@ _COVERED = (
         "Under a causal chunk mask a chunk's begin is only compared with keys and with 0: for a position before the "
         "keys, 0 and a negative begin hide the same keys, none.",
         kernels=r"_chunk\d+_",
+    ),
+    Accepted(
+        "status-hidden-begin",
+        r"mask_status",
+        "Without a left bound every half begins at the block 0.",
+        kernels=r"_(full|causal)_",
     ),
     Accepted(
         "offset-clamp",

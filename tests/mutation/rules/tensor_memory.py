@@ -86,6 +86,8 @@ def _other_region(source: Source) -> Iterator[Edit]:
     names = _REGIONS.split("|")
     following = dict(zip(names, (*names[1:], names[0]), strict=True))
     for call in source.calls(_REGIONS):
+        if source.function(call.start) in names:
+            continue
         name = source.code[call.start : source.code.index("(", call.start)]
         yield Edit(call.start, call.start + len(name), following[name])
 
@@ -104,12 +106,6 @@ RULES = (
         "half of the columns are taken, and freed",
         r"(?<=kTensorMemoryColumns = )512",
         "256",
-    ),
-    replaced(
-        "tensor-alloc-odd",
-        "a number of columns that is no power of two",
-        r"(?<=kTensorMemoryColumns = )512",
-        "384",
     ),
     replaced(
         "tensor-permit-kept",

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.mutation.accepted import reason
+from tests.mutation.accepted import ACCEPTED
 from tests.mutation.campaign import ARCHITECTURES, bench, kernels_of
 from tests.mutation.catalogue import SHARED_PARTS, SM100_PARTS
 from tests.mutation.lucky import LUCKY, Lucky, lucky_mutants
@@ -20,7 +20,8 @@ from tests.mutation.rules.skipping import skipped_right
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from tests.mutation.bench import Outcome
+    from tests.mutation.bench import Bench, Outcome
+    from tests.mutation.rule import Mutant
 
 # Whether every kind is caught at every place is for `make mutants` to say.
 PITFALLS = ("skip-released-by-one-thread", "skip-without-turn", "half-block-by-warpgroup")
@@ -49,26 +50,35 @@ SM100_SAMPLE = [
 
 
 def run_any(rule: Rule, *, archs: Sequence[str]) -> Outcome:
-    """The fate of one mutant of a rule: in which kernel and where depends on the rule's name only."""
+    """The fate of one mutant of a rule: in which kernel and where depends on the rule's name only.
+
+    Of a mutant that is accepted nothing is expected.
+    """
     start = zlib.crc32(rule.name.encode())
     for kernels in map(kernels_of, archs):
         for offset in range(len(kernels)):
             kernel = bench(kernels[(start + offset) % len(kernels)])
-            if mutants := rule.sites(kernel.source):
+            mutants = [one for one in rule.sites(kernel.source) if not is_accepted(kernel, one)]
+            if mutants:
                 return kernel.run(mutants[start % len(mutants)])
-    raise AssertionError(f"{rule.name} fits no kernel")
+    pytest.skip(f"every mutant of {rule.name} is accepted: docs/mutation.md says why")
+
+
+def is_accepted(kernel: Bench, mutant: Mutant) -> bool:
+    """Whether it may survive."""
+    return any(one.fits(kernel.plan.name, mutant.rule, mutant.place) for one in ACCEPTED)
 
 
 @pytest.mark.parametrize("rule", SM90_SAMPLE, ids=lambda rule: rule.name)
 def test_a_planted_fault_is_caught(rule: Rule) -> None:
     outcome = run_any(rule, archs=ARCHITECTURES)
-    assert outcome.status in ("caught", "equivalent") or reason(outcome), outcome
+    assert outcome.status in ("caught", "equivalent"), outcome
 
 
 @pytest.mark.parametrize("rule", SM100_SAMPLE, ids=lambda rule: rule.name)
 def test_a_fault_planted_in_a_blackwell_kernel_is_caught(rule: Rule) -> None:
     outcome = run_any(rule, archs=["sm_100a"])
-    assert outcome.status in ("caught", "equivalent") or reason(outcome), outcome
+    assert outcome.status == "caught", outcome
 
 
 @pytest.mark.parametrize("lucky", LUCKY, ids=lambda lucky: f"{lucky.rule} {lucky.place}")

@@ -237,12 +237,6 @@ RULES = (
         "arguments.softmax_scale_log2, reference_log2",
     ),
     replaced(
-        "row-reference-early",
-        "exponents refer to the maximum before this block",
-        r"^(    )const float correction = raise_maximum\(score\);",
-        r"\1const float old = reference(maximum); const float correction = raise_maximum(score);",
-    ),
-    replaced(
         "probabilities-order",
         "two neighbouring probabilities change places",
         r"pack\(low, high\)",

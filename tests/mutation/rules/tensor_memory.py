@@ -266,9 +266,9 @@ RULES = (
     ),
     replaced(
         "tensor-pieces-missing",
-        "the last piece of a row is left out",
+        "pieces of a row are left out",
         r"(?<=piece < kVHeadDim / 16)(?=; \+\+piece)|(?<=key < kTileN)(?=; key)"
         r"|(?<=column < kVHeadDim)(?=; column)",
-        " - 1",
+        " - 32",
     ),
 )

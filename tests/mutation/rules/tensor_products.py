@@ -82,9 +82,9 @@ RULES = (
     _instruction("m-shift", "the rows in the wrong bits", r"\(m / 16\) << 24", "(m / 16) << 23"),
     replaced(
         "instruction-of-other",
-        "scores multiplied with the output's descriptor, or the other way round",
-        r"(?<=tensor_multiply<k)(?:(Score)|Output)Instruction",
-        r"\1OutputInstruction",
+        "scores are multiplied with the output's descriptor",
+        r"(?<=tensor_multiply<)kScoreInstruction",
+        "kOutputInstruction",
     ),
     replaced(
         "descriptor-version",

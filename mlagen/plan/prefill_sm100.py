@@ -262,7 +262,7 @@ def problems(spec: KernelSpec, layout: FA4Layout) -> list[str]:
 
 
 def sass_facts(spec: KernelSpec, layout: FA4Layout) -> SassFacts:
-    """What the machine code must show: a round of a loop is one key block, of both halves in the MMA warp's."""
+    """What the machine code must show: a round is a key block; the MMA warp does both halves, or two blocks, in one."""
     element_bytes = layout.element_bytes
     products = (spec.geometry.qk_head_dim + layout.tile_n) // layout.mma_k
     groups = layout.tile_n // PROBABILITY_GROUP

@@ -168,6 +168,19 @@ _COVERED = (
         kernels=r"_(full|causal)_",
     ),
     Accepted(
+        "skip-released-by-one-thread|skip-released-unseen|skip-released-unseen-by-one-thread"
+        "|skip-not-released|skip-without-turn",
+        r"MathWarpgroup\.attend",
+        "Without a mask every warpgroup sees each block of its tile, so that none is skipped.",
+        kernels=r"_full_",
+    ),
+    Accepted(
+        "arrive-other-barrier",
+        r"^MathWarpgroup\..*release\(shared\.q_empty",
+        "A block of a transient kernel has one tile: nobody asks for its place in Q again.",
+        kernels=r"_transient_",
+    ),
+    Accepted(
         "offset-clamp",
         r"TileFinder\.find: begin = clamp",
         "The next lines raise begin to the largest end so far, which is 0 or more; a begin behind the tensor gives a "

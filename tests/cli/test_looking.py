@@ -97,7 +97,7 @@ def test_show_has_plan_budgets_and_machine_code(mlagen: Command, built: Path) ->
         "k_full",
         "Tensor maps",
         "cu_seqlens_q",
-        "HGMMA",
+        "loop of math",
         "build key",
         "Predicted",
     )

@@ -140,7 +140,13 @@ _COVERED = (
         "arrive-early",
         r"^MathWarpgroup\.attend: release\(shared\.v_empty",
         "After a tile's last V the load warp asks for V only behind Q of the next tile, for which it waits until the "
-        "output is stored: behind this product.",
+        "output, which lies in Q there, is stored: behind this product.",
+        kernels=r"_256x256_",
+    ),
+    Accepted(
+        "elect-in-every-warp",
+        r"^MathWarpgroup\.return_stage",
+        "A thread that has stored nothing has no group to wait for.",
     ),
     Accepted(
         "proxy-fence-late",
@@ -175,9 +181,21 @@ _COVERED = (
         kernels=r"_full_",
     ),
     Accepted(
-        "arrive-other-barrier",
+        "arrive-early|arrive-other-barrier",
         r"^MathWarpgroup\..*release\(shared\.q_empty",
         "A block of a transient kernel has one tile: nobody asks for its place in Q again.",
+        kernels=r"_transient_",
+    ),
+    Accepted(
+        "arrive-early",
+        r"^MathWarpgroup\.attend: release\(shared\.v_empty",
+        "A block of a transient kernel has one tile: nobody asks for the stage of its last V again.",
+        kernels=r"_transient_",
+    ),
+    Accepted(
+        "arrive-early",
+        r"^MathWarpgroup\.return_stage",
+        "A block of a transient kernel has one tile: nobody asks for the stage of its output again.",
         kernels=r"_transient_",
     ),
     Accepted(

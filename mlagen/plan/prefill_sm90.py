@@ -158,14 +158,12 @@ def shared_memory_map(spec: KernelSpec, configuration: Configuration) -> tuple[R
     qk_panels = geometry.qk_head_dim // PANEL_COLUMNS
     v_panels = geometry.v_head_dim // PANEL_COLUMNS
     n = configuration.tile_n
-    element = spec.dtype
+    element, through_v = spec.dtype, output_takes_v_stage(configuration)
     operands = (
         (
             "q",
             (MATH_WARPGROUPS, qk_panels, ROWS_PER_WARPGROUP, PANEL_COLUMNS),
-            "of each warpgroup"
-            if output_takes_v_stage(configuration)
-            else "of each warpgroup; then its output",
+            "of each warpgroup" + ("" if through_v else "; then its output"),
         ),
         (
             "k",
@@ -175,9 +173,7 @@ def shared_memory_map(spec: KernelSpec, configuration: Configuration) -> tuple[R
         (
             "v",
             (configuration.v_stages, v_panels, n, PANEL_COLUMNS),
-            "values; a stage at times the output"
-            if output_takes_v_stage(configuration)
-            else "values",
+            "values" + ("; a stage at times the output" if through_v else ""),
         ),
     )
     regions: list[RegionRequest] = [

@@ -121,6 +121,7 @@ def _shared_names(plan: KernelPlan) -> dict[str, Any]:
         "pack_output": "pack" if spec.output_dtype == spec.dtype else "pack_output",
         "has_score_mod": spec.score_mod.kind != "identity",
         "adds_bias": adds_bias(spec.score_mod),
+        "uses_log2": spec.lse or plan.largest_rescale_threshold > plan.rescale_threshold,
         "key_offsets": "cu_seqlens_k" if spec.kv.row_offsets else "cu_seqlens_q",
         "has_cache_seqlens": takes_cache_seqlens(spec),
         "draws_tickets": draws_tickets(spec),
@@ -187,19 +188,14 @@ def _sm90_names(plan: KernelPlan) -> dict[str, Any]:
         "output_width": width,
         "score_widths": [plan.tile_n, plan.tile_n // 2] if plan.half_diagonal else [plan.tile_n],
         "l2_section_mib": prefill_sm90.L2_SECTION_MIB,
-        "uses_log2": plan.spec.lse or plan.largest_rescale_threshold > plan.rescale_threshold,
         "output_row": _output_row_in_v if plan.output_takes_v_stage else _output_row_in_q,
     }
 
 
 def _output_row_in_v(panel: str, row: str | None) -> str:
     """Where the output of a math warpgroup lies in a stage of V; without a row, its first one."""
-    own = "warpgroup * kRowsPerWarpgroup"
-    return (
-        f"shared.v[v.stage][{panel}][{own} + {row}]"
-        if row
-        else f"shared.v[v.stage][{panel}][{own}]"
-    )
+    own = "warpgroup * kRowsPerWarpgroup" + (f" + {row}" if row else "")
+    return f"shared.v[v.stage][{panel}][{own}]"
 
 
 def _output_row_in_q(panel: str, row: str | None) -> str:
@@ -238,7 +234,6 @@ def _sm100_names(plan: KernelPlan) -> dict[str, Any]:
         "panel_row_bytes": PANEL_COLUMNS * element_bytes,
         "probabilities_of_a_column": 4 // element_bytes,
         "l2_section_mib": prefill_sm100.L2_SECTION_MIB,
-        "uses_log2": plan.spec.lse,
     }
 
 

@@ -1,7 +1,7 @@
 """CUDA text to cubin, PTX and log in one NVRTC call.
 
 NVRTC releases the GIL, so threads compile side by side. Its output depends on source, options and
-compiler only.
+compiler only, unless something in the process has compiled with `-G` (see below).
 """
 
 from __future__ import annotations
@@ -29,6 +29,8 @@ __all__ = [
 # themselves
 #   -default-device        a function without __device__ is a mistake that should not compile
 #   -lineinfo, -G          put file names into the cubin; -G also serialises wgmma
+#                          and leaves something behind in NVRTC 13.5: what the process compiles later is
+#                          other code, with spills where there are registers to spare
 #   --maxrregcount         __launch_bounds__ and setmaxnreg divide the registers
 #   -I, --use-bundled-headers, -pch   kernels include nothing
 KERNEL_OPTIONS: tuple[str, ...] = (

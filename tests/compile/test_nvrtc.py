@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from mlagen.compile.nvrtc import KERNEL_OPTIONS, compile_cuda, compiler_release, nvrtc_identity
+from mlagen.compile.nvrtc import LINE_OPTIONS, compile_cuda, compiler_release, nvrtc_identity
 from mlagen.errors import CompileError
 from mlagen.package_files import shipped_folder
 from tests.compile.sources import store_kernel
@@ -30,10 +30,8 @@ def test_output_depends_on_source_and_options_only() -> None:
 
 def test_options_change_the_output() -> None:
     plain = compile_cuda(store_kernel("store"), name="store", arch="sm_90a")
-    debug = compile_cuda(
-        store_kernel("store"), name="store", arch="sm_90a", options=(*KERNEL_OPTIONS, "-G")
-    )
-    assert plain.cubin != debug.cubin
+    lines = compile_cuda(store_kernel("store"), name="store", arch="sm_90a", options=LINE_OPTIONS)
+    assert plain.cubin != lines.cubin
 
 
 def test_release_is_that_of_the_identity() -> None:

@@ -23,7 +23,16 @@ if TYPE_CHECKING:
     Array = NDArray[Any]  # Any: bfloat16 and float16 alike
 
 Values = Literal[
-    "random", "integer", "rising", "falling", "threshold", "huge rising", "huge falling", "leading"
+    "random",
+    "integer",
+    "rising",
+    "falling",
+    "threshold",
+    "huge rising",
+    "huge falling",
+    "deep rising",
+    "leading",
+    "towering",
 ]
 
 # With it, products of Q and K are base-2 logits: 2^integer is exact, and so are the scores of `profiled` values.
@@ -33,6 +42,10 @@ _SMALL_INTEGERS = 3
 # Of integers, one in so many counts. Probabilities of 8 bits are exact down to 2^-17 of the largest.
 _SPARSITY = {"float8_e4m3fn": 4}
 _LARGEST_LOGIT = 60_000.0
+# 2^this is not finite in fp32, nor in any narrower type.
+_OVERFLOW = 256.0
+# Rows that have columns of their own, where each row has logits of its own.
+_ROW_PERIOD = 32
 _LOGIT_DIGITS = 6
 
 
@@ -121,12 +134,15 @@ def draw_operands(
         spec: The kernel.
         lengths: As `fit_lengths` returns them.
         values: `random`: normal draws. `integer`: small integers, whose products and sums are exact. The others are
-            profiles of the base-2 logits along the keys, for calls with EXACT_SCALE.
+            for calls with EXACT_SCALE: profiles of the base-2 logits along the keys, or `towering`: of each step one
+            key, another one for each row, far above all others.
         tile_n: Keys of a step, by which profiles move.
         rescale_threshold: Base-2 logits around which `threshold` moves.
         random: Where draws come from.
     """
     operands = _draw_plain(spec, lengths, random, is_integer=values == "integer")
+    if values == "towering":
+        return _with_towers(operands, lengths, tile_n)
     profile = _PROFILES.get(values)
     if profile is None:
         return operands
@@ -207,6 +223,25 @@ def _with_logits(operands: Operands, logits: NDArray[np.float64]) -> Operands:
     return replace(operands, q=q, k_nope=k, k_rope=np.zeros_like(operands.k_rope))
 
 
+def _with_towers(operands: Operands, lengths: Lengths, tile_n: int) -> Operands:
+    """The operands with Q and K replaced by ones whose product is 0, but for one key of each step and row.
+
+    If a row's maximum lacks this key, its exponential overflows. Half of the rows of a warp grow with every step, from
+    the last one to the first; the others fall. In four steps such keys lie at places of each remainder by 4.
+    """
+    query = np.concatenate([np.arange(count) for count in (*lengths.queries, 0)])
+    key = np.concatenate([np.arange(count) for count in (*lengths.keys, 0)])[:, None]
+    step, place = key // tile_n, key % tile_n
+    row = np.arange(_ROW_PERIOD)
+    rises = row < _ROW_PERIOD // 2
+    height = np.where(rises, step.max(initial=0) - step, step) + 1
+    q, k = np.zeros_like(operands.q), np.zeros_like(operands.k_nope)
+    q[np.arange(query.size), :, query % _ROW_PERIOD] = _OVERFLOW
+    towers = np.where((8 * row + step) % tile_n == place, height, 0)
+    k[..., :_ROW_PERIOD] = towers[:, None].astype(k.dtype)
+    return replace(operands, q=q, k_nope=k, k_rope=np.zeros_like(operands.k_rope))
+
+
 def _in_bytes(logits: NDArray[np.float64]) -> list[tuple[float, NDArray[np.float64]]]:
     """256 a + b + c with integers a and b of at most 8 bits and a fraction c: exact in bfloat16 and float16."""
     high = np.round(logits / 256)
@@ -234,6 +269,8 @@ _PROFILES: dict[str, Callable[[NDArray[Any], int, float], NDArray[np.float64]]] 
     "threshold": lambda j, n, t: np.where(j // n % 2, t + 0.25, t - 0.25) * -(j // n),
     "huge rising": lambda j, n, t: np.where(j < n, -_LARGEST_LOGIT, _LARGEST_LOGIT - j % 3),
     "huge falling": lambda j, n, t: np.where(j < n, _LARGEST_LOGIT - j % 3, -_LARGEST_LOGIT),
+    # The largest are so far below 0 that 2^-logit overflows.
+    "deep rising": lambda j, n, t: np.where(j < n, -_LARGEST_LOGIT, -_OVERFLOW - j % 3),
     # Each of the others weighs little, all of them half: probabilities of 8 bits need their scaling.
     "leading": lambda j, n, t: np.where(j == 3, 10.0, j % 4 / -4),
 }

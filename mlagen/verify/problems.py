@@ -124,6 +124,7 @@ def _recipes(plan: KernelPlan) -> Iterator[_Recipe]:
     # The last block has one key more than its half.
     for values in ("rising", "falling", "threshold", "huge rising", "huge falling"):
         yield _Recipe(values, (m - 1,), (3 * n + n // 2 + 1,), values)
+    yield _Recipe("towering keys", (32,), (4 * n,), "towering")
     if DTYPES[plan.spec.dtype].is_scaled:
         yield _Recipe("leading key", (40,), (9 * n,), "leading")
     yield from _edges(plan)
@@ -131,7 +132,8 @@ def _recipes(plan: KernelPlan) -> Iterator[_Recipe]:
     if plan.state_elements:
         # So many blocks that the keys are split where that is chosen at each call; one sequence has too few for it.
         yield _Recipe("blocks share keys", (40, 3), (7 * n + 5, n), "integer", ctas=9, padding=2)
-        yield _Recipe("blocks share rising keys", (m,), (6 * n,), "huge rising", ctas=5)
+        # Two parts of a block each: under a causal mask, the first rows see no key of the second.
+        yield _Recipe("blocks share rising keys", (m,), (2 * n - 5,), "deep rising", ctas=2)
 
 
 def _walks(plan: KernelPlan) -> Iterator[_Recipe]:

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.mutation.accepted import ACCEPTED
+from tests.mutation.bench import compile_ptx
 from tests.mutation.campaign import ARCHITECTURES, bench, kernels_of
-from tests.mutation.catalogue import SHARED_PARTS, SM100_PARTS
+from tests.mutation.catalogue import RULES, SHARED_PARTS, SM100_PARTS
 from tests.mutation.lucky import LUCKY, Lucky, lucky_mutants
 from tests.mutation.rule import Rule
 from tests.mutation.rules.skipping import skipped_right
@@ -25,13 +26,15 @@ if TYPE_CHECKING:
 
 # Whether every kind is caught at every place is for `make mutants` to say.
 PITFALLS = ("skip-released-by-one-thread", "skip-without-turn", "half-block-by-warpgroup")
-# Faults that no problem shows yet (docs/mutation.md).
-OPEN = ("part-weight-of-nothing",)
+# Faults that only one problem shows, and which.
+TOLD_BY = {
+    "row-maximum-of-fewer": "towering keys",
+    "row-maximum-forgets": "towering keys",
+    "part-weight-of-nothing": "blocks share rising keys",
+}
 SM90_RULES = [rule for part in SHARED_PARTS for rule in part.RULES]
 SM90_SAMPLE = [
-    rule
-    for place, rule in enumerate(SM90_RULES)
-    if (place % 13 == 0 and rule.name not in OPEN) or rule.name in PITFALLS
+    rule for place, rule in enumerate(SM90_RULES) if place % 13 == 0 or rule.name in PITFALLS
 ]
 SM100_SAMPLE = [
     rule
@@ -79,6 +82,17 @@ def test_a_planted_fault_is_caught(rule: Rule) -> None:
 def test_a_fault_planted_in_a_blackwell_kernel_is_caught(rule: Rule) -> None:
     outcome = run_any(rule, archs=["sm_100a"])
     assert outcome.status == "caught", outcome
+
+
+@pytest.mark.parametrize("rule", TOLD_BY)
+def test_a_problem_shows_what_it_is_there_for(rule: str) -> None:
+    problem = TOLD_BY[rule]
+    (fault,) = (one for one in RULES if one.name == rule)
+    kernels = (bench(kernel) for kernel in kernels_of("sm_100a"))
+    kernel = next(one for one in kernels if fault.sites(one.source))
+    mutant = fault.sites(kernel.source)[0]
+    wrong = kernel.simulate(mutant.source, compile_ptx(mutant.source, kernel.plan), problem)
+    assert {kind for kind, _ in wrong} == {"numerics"}
 
 
 @pytest.mark.parametrize("lucky", LUCKY, ids=lambda lucky: f"{lucky.rule} {lucky.place}")

@@ -157,6 +157,27 @@ def test_profiles_are_exact(name: str, wanted: Any, dtype: str) -> None:
     assert len(expected) > 3 * tile_n
 
 
+@pytest.mark.parametrize(
+    ("dtype", "arch"), [("bfloat16", "sm_90a"), ("float16", "sm_90a"), ("float8_e4m3fn", "sm_100a")]
+)
+def test_one_key_of_each_step_and_row_towers_above_the_others(dtype: str, arch: str) -> None:
+    spec = make_spec(dtype=dtype, arch=arch)
+    problem, tile_n = make_problem(spec, "towering keys"), plan_kernel(spec).tile_n
+    q, k = (problem.tensors[name].astype(np.float64) for name in ("q", "k"))
+    steps = np.einsum("qhd,khd->qhk", q, k).reshape(*q.shape[:2], -1, tile_n)
+    assert (np.count_nonzero(steps, axis=-1) == 1).all()
+    # In base 2: fp32 ends at 2^128.
+    heights = steps.max(axis=-1)
+    assert heights.min() > 128
+    growth = np.diff(heights, axis=-1)
+    assert np.abs(growth).min() > 128
+    assert (growth[:16] < 0).all()  # steps are visited from the last to the first
+    assert (growth[16:] > 0).all()
+    places = np.unique(steps.argmax(axis=-1))
+    assert set(places % 4) == {0, 1, 2, 3}
+    assert 3 in places
+
+
 def test_edges_of_masks_hide_keys_at_both_sides_of_the_edge() -> None:
     for mask, name in (
         ("window_left", "edge of the window"),

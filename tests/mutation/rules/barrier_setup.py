@@ -40,7 +40,7 @@ RULES = (
     replaced(
         "block-sync-removed",
         "warps start before the barriers are initialised",
-        r"__syncthreads\(\);",
+        r"(?:__syncthreads|pair_sync)\(\);",
         ";",
     ),
     replaced(

@@ -43,8 +43,9 @@ def _removed(names: str) -> object:
 def _column(source: Source) -> Iterator[Edit]:
     """64 columns on, or back where there are none."""
     for call in _copies(source, _BOXES):
-        column = int(source.argument(call, 3))
-        yield argument(call, 3, str(column - 64 if column else 64))
+        column = source.argument(call, 3)
+        is_later = column.isdigit() and int(column) > 0
+        yield argument(call, 3, f"{column} - 64" if is_later else f"64 - {column}")
     for call in _copies(source, _STORES):
         yield argument(call, 2, f"64 - ({source.argument(call, 2)})")
 

@@ -203,8 +203,8 @@ RULES = (
     replaced(
         "row-maximum-of-fewer",
         "a key is left out of the maximum",
-        r"for \(int i = 3; i < kTileN",
-        "for (int i = 4; i < kTileN",
+        r"for \(int i = ([34]); i < kTileN",
+        r"for (int i = \1 + 1; i < kTileN",
     ),
     replaced(
         "row-maximum-of-part",

@@ -18,7 +18,7 @@ RULES = (
         "correct-by-one-lane",
         "each lane decides by itself whether to correct",
         r"__any_sync\(kAllLanes, grew\)",
-        "grew && threadIdx.x % 4 == 0",
+        "(grew && threadIdx.x % 4 == 0)",
     ),
     replaced(
         "sum-not-rescaled",

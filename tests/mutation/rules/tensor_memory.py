@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from tests.mutation.source import Call, Source
 
 _REGIONS = "scores_of|probabilities_of|output_of"
-_BLOCK_SYNC = r"__syncthreads\(\);"
+_BLOCK_SYNC = r"(?:__syncthreads|pair_sync)\(\);"
 
 
 def _without_fence(calls: str, plain: str) -> Callable[[Source], Iterator[Edit]]:

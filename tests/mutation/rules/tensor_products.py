@@ -27,7 +27,8 @@ def _scores_early(source: Source) -> Iterator[list[Edit]]:
 
 def _other_half(source: Source) -> Iterator[Edit]:
     for call in source.calls("descriptor_q"):
-        yield argument(call, 1, f"1 - {source.argument(call, 1)}")
+        if len(call.arguments) > 1:
+            yield argument(call, 1, f"1 - {source.argument(call, 1)}")
     for call in source.calls("begin_block|end_block"):
         yield argument(call, 0, f"1 - {source.argument(call, 0)}")
 

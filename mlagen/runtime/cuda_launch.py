@@ -1,19 +1,22 @@
 """Launches on a GPU: the form of a launch kept ready in memory, so that a warm call writes only what has changed.
 
-A `Recipe` belongs to one signature. A warm call compares addresses with those of the call before, writes what has
-changed, and launches.
+A `Recipe` serves all calls that are alike (`known_calls.py`). It compares addresses with those of the call before,
+writes what has changed, and launches.
 """
 
 from __future__ import annotations
 
 import ctypes
+import functools
 import math
+from collections import defaultdict
 from typing import TYPE_CHECKING, Any
 
 from mlagen.errors import DriverError, MlagenError
 from mlagen.plan.arguments import draws_tickets
 from mlagen.runtime.driver import TENSOR_MAP_BYTES
 from mlagen.runtime.launch import LaunchForm, output_shapes
+from mlagen.runtime.tensor_map import tensor_map_spec
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -21,11 +24,14 @@ if TYPE_CHECKING:
     from mlagen.plan.plan import KernelPlan
     from mlagen.runtime.arguments import Call
     from mlagen.runtime.device import Device
+    from mlagen.runtime.driver import Driver
     from mlagen.runtime.inputs import Extents
+
+POINTER_BYTES = ctypes.sizeof(ctypes.c_void_p)
 
 
 class Recipe:
-    """How calls of one signature are launched. Thread safe: threads take turns at a device."""
+    """How calls that are alike are launched. Thread safe: threads take turns at a device."""
 
     def __init__(
         self,
@@ -43,7 +49,7 @@ class Recipe:
             device: Where the tensors live.
             plan: The kernel.
             function: The kernel, loaded on that device.
-            call: A call of this signature; its tensors are not kept.
+            call: One of them; its tensors are not kept.
             extents: Its sizes.
             grid_limit: Most blocks to launch.
         """
@@ -68,7 +74,8 @@ class Recipe:
         self._new_arrivals = _allocator(call, (form.arrival_ints,), "int32")
         self._has_parts = form.state_floats > 0
         self._input_names, self._grid, self._has_tiles = form.names, form.grid, form.has_tiles
-        self._parameters = _Parameters(form, device)
+        self._address_of = type(like).data_ptr
+        self._parameters = _Parameters(form, device.driver)
         self._launch = device.driver.prepare_launch(
             function,
             grid=form.grid,
@@ -82,7 +89,7 @@ class Recipe:
         """Launch on the current stream of the tensors' device.
 
         Args:
-            arguments: Of a call of this recipe's signature, under the caller's names.
+            arguments: Of a call like that of this recipe, under the caller's names.
 
         Returns:
             `out`, or `(out, lse)`.
@@ -92,10 +99,13 @@ class Recipe:
             lse = self._new_lse() if self._lse_name is None else arguments[self._lse_name]
         out = self._new_out() if self._out_name is None else arguments[self._out_name]
         if self._has_tiles:
-            addresses = [arguments[name].data_ptr() for name in self._input_names]
-            addresses.append(out.data_ptr())
+            inputs = map(arguments.__getitem__, self._input_names)
+            addresses = [*map(self._address_of, inputs), out.data_ptr()]
             addresses.append(0 if lse is None else lse.data_ptr())
-            self._launch_with_workspace(addresses)
+            if self._has_parts:
+                self._launch_with_workspace(addresses)
+            else:
+                self._launch_on_device([*addresses, 0, 0])
         else:  # rows of no sequence, if any
             out.zero_()
             if lse is not None:
@@ -103,78 +113,78 @@ class Recipe:
         return (out, lse) if self._returns_lse else out
 
     def _launch_with_workspace(self, addresses: list[int]) -> None:
-        """Launch with memory for the states of parts, if there are any.
+        """Launch with memory for the states of parts.
 
         torch gives it in the order of the stream, in a capture from the memory of the graph: so it can be freed as soon
         as the launch is queued.
         """
-        if not self._has_parts:
-            self._launch_on_device([*addresses, 0, 0])
-            return
         states, arrivals = self._new_states(), self._new_arrivals().zero_()
         self._launch_on_device([*addresses, states.data_ptr(), arrivals.data_ptr()])
 
     def _launch_on_device(self, addresses: list[int]) -> None:
-        device = self._device
-        driver = device.driver
+        device, parameters = self._device, self._parameters
+        driver, counters = device.driver, device.counters
         stream = driver.current_stream(device.ordinal)
         foreign = driver.current_context() != device.context
+        captured = None  # the counter of a launch in a graph
         if foreign:
             driver.push_context(device.context)
         try:
             if not self._draws_tickets:
-                self._write_and_launch(stream, [*addresses, 0])
+                addresses.append(0)
             elif driver.is_capturing(stream):
-                self._capture(stream, addresses)
+                captured = counters.take()
+                addresses.append(captured)
             else:
-                addresses.append(device.counters.of_stream(driver.stream_id(stream)))
-                self._write_and_launch(stream, addresses)
+                addresses.append(counters.of_stream(driver.stream_id(stream)))
+            with device.launch_lock:
+                if addresses != parameters.addresses:
+                    parameters.write(addresses)
+                try:
+                    self._launch(stream)
+                except DriverError as error:
+                    message = f"{error}\n  launching {self._grid} blocks of {self._plan.name}"
+                    raise DriverError(message) from error
+        except MlagenError:
+            if captured is not None:  # the graph does not hold it; after an interrupt it may
+                counters.give_back(captured)
+            raise
         finally:
             if foreign:
                 driver.pop_context()
 
-    def _capture(self, stream: int, addresses: list[int]) -> None:
-        """Record the launch in the graph being captured, with a counter of its own."""
-        counters = self._device.counters
-        counter = counters.take()
-        try:
-            self._write_and_launch(stream, [*addresses, counter])
-        except MlagenError:
-            counters.give_back(counter)  # the graph does not hold it; after an interrupt it may
-            raise
-
-    def _write_and_launch(self, stream: int, addresses: list[int]) -> None:
-        with self._device.launch_lock:
-            self._parameters.write(addresses)
-            try:
-                self._launch(stream)
-            except DriverError as error:
-                message = f"{error}\n  launching {self._grid} blocks of {self._plan.name}"
-                raise DriverError(message) from error
-
 
 class _Parameters:
-    """The parameters of a form's launches in host memory: tensor maps, then the struct of scalars and pointers."""
+    """The parameters of a form's launches in host memory: tensor maps, then the struct of scalars and pointers.
 
-    def __init__(self, form: LaunchForm, device: Device) -> None:
-        """Lay out the memory; `write` fills it."""
-        self._form = form
-        with device.launch_lock:  # its cache of maps is not thread safe
-            bound = [device.maps.bind(one.plan, one.geometry) for one in form.maps]
-        self._maps = [
-            (index, tensor_map.place, encoder, tensor_map)
-            for index, (tensor_map, encoder) in enumerate(zip(form.maps, bound, strict=True))
-        ]
+    Attributes:
+        addresses: Of the call for which the memory is written; none if it is for no call.
+    """
+
+    def __init__(self, form: LaunchForm, driver: Driver) -> None:
+        """Write everything but addresses."""
+        self.addresses: list[int] = []
+        self._check = form.check
         count = len(form.maps)
         size = count * TENSOR_MAP_BYTES + form.arguments.size_bytes
         self._memory = ctypes.create_string_buffer(size + TENSOR_MAP_BYTES)
         start = ctypes.addressof(self._memory)
         padding = -start % TENSOR_MAP_BYTES  # CUtensorMap is aligned to 64 bytes, in CUDA 13 to 128
-        self._base = start + padding
-        self._struct_offset = padding + count * TENSOR_MAP_BYTES
-        pointers = [self._base + index * TENSOR_MAP_BYTES for index in range(count + 1)]
-        self._pointers = (ctypes.c_void_p * len(pointers))(*pointers)
-        self._written: list[int] = []
+        places = [padding + index * TENSOR_MAP_BYTES for index in range(count + 1)]
+        self._pointers = (ctypes.c_void_p * len(places))(*(start + place for place in places))
+        # By places among a call's addresses: what writes an address wherever it goes.
+        writers: defaultdict[int, list[Callable[[int], None]]] = defaultdict(list)
+        for tensor_map, place in zip(form.maps, places[:-1], strict=True):
+            spec = tensor_map_spec(tensor_map.plan, tensor_map.geometry)
+            writers[tensor_map.place].append(driver.prepare_tensor_map(spec, start + place))
+        struct = memoryview(self._memory).cast("B")[places[-1] :]
+        packed = form.arguments.pack(())
+        struct[: len(packed)] = packed
+        for slot, place in form.slots:
+            offset = form.arguments.offsets[slot]
+            pointer = struct[offset : offset + POINTER_BYTES].cast("P")
+            writers[place].append(functools.partial(pointer.__setitem__, 0))
+        self._writers = tuple(writers.items())
 
     @property
     def address(self) -> int:
@@ -182,22 +192,20 @@ class _Parameters:
         return ctypes.addressof(self._pointers)
 
     def write(self, addresses: list[int]) -> None:
-        """Bring the memory up to date with a call's addresses. The caller holds the device's lock."""
-        before = self._written
-        if addresses == before:
-            return
-        self._written = []  # should an address be refused below, nothing counts as written
-        for index, place, encoder, tensor_map in self._maps:
+        """Bring the memory up to date. The caller holds the device's lock.
+
+        Raises:
+            InputError: A call may not have these addresses.
+        """
+        self._check(addresses)
+        before = self.addresses or [-1] * len(addresses)
+        self.addresses = []  # whatever fails below, no call is written
+        for place, writers in self._writers:
             address = addresses[place]
-            if not before or address != before[place]:
-                tensor_map.check(address)
-                target = self._base + index * TENSOR_MAP_BYTES
-                ctypes.memmove(target, encoder.at(address), TENSOR_MAP_BYTES)
-        form = self._form
-        form.check_overlap(addresses)
-        slots = [(slot, addresses[place]) for slot, place in form.slots]
-        form.arguments.pack_into(self._memory, self._struct_offset, slots)
-        self._written = addresses
+            if address != before[place]:
+                for write in writers:
+                    write(address)
+        self.addresses = addresses
 
 
 def _allocator(call: Call, shape: tuple[int, ...], dtype: str) -> Callable[[], Any]:
@@ -206,9 +214,5 @@ def _allocator(call: Call, shape: tuple[int, ...], dtype: str) -> Callable[[], A
 
     # `empty_strided` takes 0.7 us less than `empty` (torch 2.13, CPU, 2026-12).
     strides = tuple(math.prod(shape[axis + 1 :]) for axis in range(len(shape)))
-    empty, device, torch_dtype = (
-        torch.empty_strided,
-        call.tensors["v"].device,
-        getattr(torch, dtype),
-    )
-    return lambda: empty(shape, strides, dtype=torch_dtype, device=device)
+    device, torch_dtype = call.tensors["v"].device, getattr(torch, dtype)
+    return functools.partial(torch.empty_strided, shape, strides, dtype=torch_dtype, device=device)

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, cast
 
 from mlagen.arch import ARCHS
 from mlagen.errors import DeviceError
-from mlagen.runtime.tensor_map import TensorMapCache
 from mlagen.runtime.tickets import TicketCounters
 
 if TYPE_CHECKING:
@@ -34,7 +33,6 @@ class Device:
         context: Its primary context.
         sm_count: Streaming multiprocessors.
         counters: Ticket counters.
-        maps: Encoded tensor maps; used under `launch_lock`.
         launch_lock: Held while a launch's parameters are written and given to the driver.
     """
 
@@ -45,7 +43,6 @@ class Device:
         self.context = driver.primary_context(ordinal)
         self.sm_count = driver.sm_count(ordinal)
         self.counters = TicketCounters(driver)
-        self.maps = TensorMapCache(driver)
         self.launch_lock = threading.Lock()
         self._lock = threading.Lock()
         self._functions: dict[tuple[str, str], int] = {}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from numbers import Integral, Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -18,6 +17,7 @@ from mlagen.runtime.device import devices_of
 from mlagen.runtime.device_values import check_device_values
 from mlagen.runtime.dispatch import normalised, select
 from mlagen.runtime.inputs import check_presence, check_tensors
+from mlagen.runtime.known_calls import KnownCalls
 from mlagen.runtime.preference import reluctance
 from mlagen.runtime.simulator import Simulated, Simulator, run_simulated
 from mlagen.settings import Settings
@@ -25,18 +25,12 @@ from mlagen.spec.model import KernelSpec, SpecFile
 from mlagen.verify.arrays import round_to
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from mlagen.cache import KernelCache
     from mlagen.runtime.arguments import Call
     from mlagen.runtime.device import Device
 
 Backend = Literal["cuda", "sim", "reference", "auto"] | Simulator
 SpecSource = str | Path | Mapping[str, Any] | SpecFile | KernelSpec | Sequence[KernelSpec]
-
-# Signatures whose checks are remembered; a serving loop has one for each total length it meets.
-KNOWN_CALLS = 1024
-_PLAIN = frozenset({str, bool, int, float, type(None)})
 
 logger = logging.getLogger(__name__)
 
@@ -116,8 +110,6 @@ class Kernels:
 
     Attributes:
         specs: What was loaded, in the order of the file.
-        most_blocks: Most blocks of a launch on a GPU, where a block walks several tiles; None for
-            one an SM. With few, each block walks many tiles, which tests want and nobody else.
     """
 
     def __init__(
@@ -128,13 +120,22 @@ class Kernels:
         self._binaries = binaries
         self._backend = backend
         self._source = source
-        self._recipes: dict[tuple[Any, ...], Recipe] = {}
-        self._last: tuple[Any, Any] = (None, None)  # signature and recipe of the last call
+        self._known = KnownCalls()
         self._noticed = False
-        self.most_blocks: int | None = None
-        # torch, imported by the first call that has tensors of it
-        self._tensor_type: Any = None
-        self._grad_enabled: Callable[[], bool] = bool
+        self._most_blocks: int | None = None
+
+    @property
+    def most_blocks(self) -> int | None:
+        """Most blocks of a launch on a GPU, where a block walks several tiles; None for one an SM.
+
+        With few, each block walks many tiles, which tests want and nobody else.
+        """
+        return self._most_blocks
+
+    @most_blocks.setter
+    def most_blocks(self, most_blocks: int | None) -> None:
+        self._most_blocks = most_blocks
+        self._known = KnownCalls()
 
     def run(self, tensors: Mapping[str, Any] | None = None, /, **arguments: Any) -> Any:
         """Compute attention on the current stream of the tensors' device.
@@ -190,17 +191,8 @@ class Kernels:
             FindingsError: The simulator has found an error in the kernel.
         """
         given = arguments if tensors is None else _merged(tensors, arguments)
-        key = self._signature(given)
-        if key is None:
-            return self._run_first(given)
-        last_key, last_recipe = self._last
-        if key == last_key:  # comparing with one takes half the time of hashing
-            return last_recipe.run(given)
-        recipe = self._recipes.get(key)
-        if recipe is None:
-            return self._run_first(given)
-        self._last = (key, recipe)
-        return recipe.run(given)
+        recipe = self._known.find(given)
+        return self._run_first(given) if recipe is None else recipe.run(given)
 
     def simulate(
         self,
@@ -244,32 +236,9 @@ class Kernels:
         for plan, cubin in self._binaries.get_all(specs):
             target.function(plan, cubin)
 
-    def _signature(self, arguments: Mapping[str, Any]) -> tuple[Any, ...] | None:
-        """Everything that decides about a launch except addresses; None: check the call in full."""
-        tensor = self._tensor_type
-        if tensor is None:
-            return None
-        parts: list[Any] = [self.most_blocks, *arguments]
-        gradients = self._grad_enabled()
-        for value in arguments.values():
-            if isinstance(value, tensor):
-                if gradients and value.requires_grad:
-                    return None
-                parts += (value.shape, value.stride(), value.dtype, value.device)
-            elif type(value) in _PLAIN:
-                parts.append(value)
-            elif isinstance(value, Integral):
-                parts.append(int(value))
-            elif isinstance(value, Real):
-                parts.append(float(value))
-            elif isinstance(value, Mapping | list | tuple):
-                parts.append(repr(value))
-            else:
-                return None
-        return tuple(parts)
-
-    def _run_first(self, arguments: Mapping[str, Any]) -> Any:
-        """A call whose signature is new."""
+    def _run_first(self, arguments: dict[str, Any]) -> Any:
+        """A call that is like none before."""
+        known = self._known  # before `most_blocks` is read: it changes after it
         call = _checked_call(arguments)
         if isinstance(self._backend, Simulator):
             simulated = self._run_simulated(call, self._backend)
@@ -278,18 +247,10 @@ class Kernels:
         ordinal = self._cuda_ordinal(call)
         if ordinal is None:
             return self._run_reference(call)
-        if self._tensor_type is None:
-            import torch
-
-            self._grad_enabled = torch.is_grad_enabled
-            self._tensor_type = torch.Tensor
-        _refuse_gradients(call, enabled=self._grad_enabled())
+        _refuse_gradients(call)
         recipe = self._prepare(devices_of(driver_module.system_driver()).get(ordinal), call)
-        key = self._signature(arguments)
-        if key is not None and not call.options.validate:
-            if len(self._recipes) >= KNOWN_CALLS:
-                self._recipes.clear()
-            self._recipes[key] = recipe
+        if not call.options.validate:
+            known.add(arguments, recipe)
         return recipe.run(arguments)
 
     def _prepare(self, device: Device, call: Call) -> Recipe:
@@ -311,7 +272,7 @@ class Kernels:
             function=function,
             call=call,
             extents=extents,
-            grid_limit=device.sm_count if self.most_blocks is None else self.most_blocks,
+            grid_limit=device.sm_count if self._most_blocks is None else self._most_blocks,
         )
 
     def _cuda_ordinal(self, call: Call) -> int | None:
@@ -346,9 +307,7 @@ class Kernels:
 
     def _run_simulated(self, call: Call, simulator: Simulator) -> Simulated:
         if hasattr(call.tensors["v"], "data_ptr"):
-            import torch
-
-            _refuse_gradients(call, enabled=torch.is_grad_enabled())
+            _refuse_gradients(call)
         spec = select(
             self.specs, call, arch=simulator.arch, source=self._source, reluctance=reluctance
         )
@@ -380,9 +339,7 @@ def _checked_call(arguments: Mapping[str, Any]) -> Call:
     return call
 
 
-def _merged(tensors: Mapping[str, Any], arguments: dict[str, Any]) -> Mapping[str, Any]:
-    if not arguments:
-        return tensors
+def _merged(tensors: Mapping[str, Any], arguments: dict[str, Any]) -> dict[str, Any]:
     merged = {**tensors, **arguments}
     if len(merged) < len(tensors) + len(arguments):
         twice = min(tensors.keys() & arguments.keys())
@@ -390,9 +347,13 @@ def _merged(tensors: Mapping[str, Any], arguments: dict[str, Any]) -> Mapping[st
     return merged
 
 
-def _refuse_gradients(call: Call, *, enabled: bool) -> None:
+def _refuse_gradients(call: Call) -> None:
+    import torch
+
+    if not torch.is_grad_enabled():
+        return
     for name, tensor in call.tensors.items():
-        if enabled and getattr(tensor, "requires_grad", False):
+        if getattr(tensor, "requires_grad", False):
             written = call.written[name]
             message = f"{written}: requires grad, and there is no backward pass"
             raise InputError(f"{message}\n  pass {written}.detach(), or call under torch.no_grad()")

@@ -1,8 +1,8 @@
-"""One launch, whoever runs it: what is decided once for all calls of a signature, and what addresses add to it.
+"""One launch, whoever runs it: what is decided once for all calls that are alike, and what addresses add to it.
 
-A signature is shapes, strides, dtypes, device and options. `LaunchForm` holds everything that follows from it; with the
-addresses of one call it gives that call's `LaunchRecord`. The simulator runs the record; the CUDA launcher
-(`cuda_launch.py`) keeps its parts in memory and rewrites what has changed.
+Alike are calls with the same shapes, strides, dtypes, device and options. `LaunchForm` holds everything that follows
+from these; with the addresses of one call it gives that call's `LaunchRecord`. The simulator runs the record; the CUDA
+launcher (`cuda_launch.py`) keeps its parts in memory and rewrites what has changed.
 """
 
 from __future__ import annotations
@@ -53,18 +53,13 @@ class MapForm:
     place: int
     shown: str
 
-    def check(self, address: int) -> None:
-        """Raise ShapeError unless TMA can start there."""
-        if address % ALIGNMENT_BYTES:
-            raise unaligned(self.shown, address)
-
     def at(self, address: int) -> TensorMapSpec:
         """The map of a tensor at this address."""
         return tensor_map_at(tensor_map_spec(self.plan, self.geometry), address)
 
 
 class LaunchForm:
-    """Everything about the launches of one signature but their addresses.
+    """Everything about the launches of calls that are alike but their addresses.
 
     A call's addresses are those of the tensors in `names`, then of `out`, of the LSE, of the states and arrivals of
     parts, and of the ticket counter (0 of what there is not).
@@ -96,7 +91,7 @@ class LaunchForm:
 
         Args:
             plan: The kernel.
-            call: A call of this signature; its tensors are not kept.
+            call: One of them; its tensors are not kept.
             extents: Its sizes.
             out: Its output, or anything with the same shape and strides.
             lse: Likewise.
@@ -142,9 +137,7 @@ class LaunchForm:
             ShapeError: TMA cannot start at an address.
             InputError: An output overlaps another tensor.
         """
-        for tensor_map in self.maps:
-            tensor_map.check(addresses[tensor_map.place])
-        self.check_overlap(addresses)
+        self.check(addresses)
         packed = self.arguments.pack([(slot, addresses[place]) for slot, place in self.slots])
         return LaunchRecord(
             kernel=self.plan.name,
@@ -155,8 +148,16 @@ class LaunchForm:
             cluster=(self.plan.cta_group, 1, 1),
         )
 
-    def check_overlap(self, addresses: Sequence[int]) -> None:
-        """Raise InputError if the memory of `out=` or `lse=` is that of another tensor."""
+    def check(self, addresses: Sequence[int]) -> None:
+        """Raise unless a call may have these addresses.
+
+        Raises:
+            ShapeError: TMA cannot start at an address.
+            InputError: The memory of `out=` or `lse=` is that of another tensor.
+        """
+        for tensor_map in self.maps:
+            if addresses[tensor_map.place] % ALIGNMENT_BYTES:
+                raise unaligned(tensor_map.shown, addresses[tensor_map.place])
         for (output, place, size_bytes), (other, other_place, other_bytes) in self._apart:
             start, other_start = addresses[place], addresses[other_place]
             if other_start < start + size_bytes and start < other_start + other_bytes:

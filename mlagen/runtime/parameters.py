@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 from mlagen.plan.split_kv import MOST_SPLITS, fixed_splits
 
 if TYPE_CHECKING:
-    import ctypes
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping
 
     from mlagen.plan.plan import KernelPlan
     from mlagen.runtime.arguments import Call, Options
@@ -136,6 +135,7 @@ class ArgumentStruct:
     Attributes:
         size_bytes: As the compiler counts it, with the padding at its end.
         open_slots: Places of the fields that are addresses, by name.
+        offsets: First byte of every field.
     """
 
     def __init__(self, plan: KernelPlan, values: Mapping[str, float]) -> None:
@@ -148,6 +148,11 @@ class ArgumentStruct:
         codes = [_FORMATS.get(argument.ctype, _POINTER) for argument in plan.arguments]
         widest = max(codes, key=struct.calcsize)
         self._struct = struct.Struct("@" + "".join(codes) + "0" + widest)
+        # A count of 0 aligns: each offset is the size of what stands before, and the field's own alignment.
+        self.offsets = [
+            struct.calcsize("@" + "".join(codes[:slot]) + "0" + code)
+            for slot, code in enumerate(codes)
+        ]
         self._template = [values.get(argument.name, 0) for argument in plan.arguments]
         self.size_bytes = self._struct.size
         self.open_slots = {
@@ -156,18 +161,9 @@ class ArgumentStruct:
             if argument.name not in values
         }
 
-    def pack_into(
-        self, memory: ctypes.Array[ctypes.c_char], offset: int, addresses: Sequence[tuple[int, int]]
-    ) -> None:
-        """Write it into memory, with `(slot, address)` for everything that was left open."""
-        self._struct.pack_into(memory, offset, *self._filled(addresses))
-
-    def pack(self, addresses: Sequence[tuple[int, int]]) -> bytes:
-        """Its bytes, with `(slot, address)` for everything that was left open."""
-        return self._struct.pack(*self._filled(addresses))
-
-    def _filled(self, addresses: Sequence[tuple[int, int]]) -> list[float]:
+    def pack(self, addresses: Iterable[tuple[int, int]]) -> bytes:
+        """Its bytes, with `(slot, address)` for what was left open; 0 where there is none."""
         values = self._template.copy()
         for slot, address in addresses:
             values[slot] = address
-        return values
+        return self._struct.pack(*values)

@@ -1,14 +1,8 @@
-"""Tensor maps: from a plan and a tensor's geometry to the 128 bytes that the kernel receives.
-
-Every map is a function of a pointer and of values that rarely change, so a launch keeps `BoundMap`s
-and asks only by pointer.
-"""
+"""Tensor maps: from a plan and a tensor's geometry to what the driver encodes."""
 
 from __future__ import annotations
 
 import dataclasses
-import itertools
-from collections import OrderedDict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -16,7 +10,6 @@ from mlagen.launch_record import TensorMapSpec
 
 if TYPE_CHECKING:
     from mlagen.plan.plan import TensorMapPlan
-    from mlagen.runtime.driver import Driver
 
 # A `clipped` map's row coordinate counts back from here, so that rows at or past a sequence's end
 # are out of bounds.
@@ -26,7 +19,6 @@ CLIPPED_ROWS = 2**30
 CLIPPED_OFFSETS = 2**31 - 1
 # CLIPPED_ROWS steps of this stride are 2^64, which is no step at all.
 CLIPPED_WRAP_BYTES = 2**34
-CACHED_MAPS = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,60 +100,3 @@ def _split_dimensions(
     ]
     heads = sized[geometry.outer] if len(sized) > geometry.outer else (1, any_stride)
     return sized[: geometry.outer], heads
-
-
-class TensorMapCache:
-    """Encoded maps by (pointer, shape, strides, plan), least recently used out first.
-
-    Not thread safe: its owner holds a lock.
-    """
-
-    def __init__(self, driver: Driver, capacity: int = CACHED_MAPS) -> None:
-        """Start empty."""
-        self._driver = driver
-        self._capacity = capacity
-        # A geometry's number stands for it in the key: hashing nested tuples costs more than the
-        # rest of a look-up.
-        self._geometries: dict[tuple[TensorMapPlan, TensorGeometry], int] = {}
-        self._numbers = itertools.count()
-        self._encoded: OrderedDict[tuple[int, int], bytes] = OrderedDict()
-
-    def bind(self, plan: TensorMapPlan, geometry: TensorGeometry) -> BoundMap:
-        """The map of one tensor geometry, for any pointer."""
-        if len(self._geometries) > self._capacity:
-            self._geometries.clear()  # numbers are never given twice: bound maps of before stay right
-        number = self._geometries.get((plan, geometry))
-        if number is None:
-            number = self._geometries[plan, geometry] = next(self._numbers)
-        return BoundMap(self, number, tensor_map_spec(plan, geometry))
-
-    def encoded(self, pointer: int, number: int, spec: TensorMapSpec) -> bytes:
-        """The map's 128 bytes; `spec.address` is the offset that the pointer gets."""
-        key = (pointer, number)
-        found = self._encoded.get(key)
-        if found is not None:
-            self._encoded.move_to_end(key)
-            return found
-        made = self._encoded[key] = self._driver.encode_tensor_map(tensor_map_at(spec, pointer))
-        if len(self._encoded) > self._capacity:
-            self._encoded.popitem(last=False)
-        return made
-
-
-@dataclass(frozen=True, slots=True)
-class BoundMap:
-    """A tensor map that lacks only its pointer.
-
-    Attributes:
-        cache: Where encoded maps are kept.
-        number: Stands for plan, shape and strides in the cache's key.
-        spec: The encoder's arguments for a tensor at address 0.
-    """
-
-    cache: TensorMapCache
-    number: int
-    spec: TensorMapSpec
-
-    def at(self, pointer: int) -> bytes:
-        """The 128 bytes for a tensor at this address."""
-        return self.cache.encoded(pointer, self.number, self.spec)

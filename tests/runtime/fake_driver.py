@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from mlagen.errors import DriverError
+from mlagen.runtime.tensor_map import tensor_map_at
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -111,6 +112,13 @@ class FakeDriver:
         assert all(1 <= rows <= 256 for rows in spec.box)
         self.encoded.append(spec)
         return struct.pack("<q", len(self.encoded) - 1).ljust(128, b"\0")
+
+    def prepare_tensor_map(self, spec: TensorMapSpec, memory: int) -> Callable[[int], None]:
+        def write(address: int) -> None:
+            encoded = self.encode_tensor_map(tensor_map_at(spec, address))
+            ctypes.memmove(memory, encoded, len(encoded))
+
+        return write
 
     def prepare_launch(
         self,

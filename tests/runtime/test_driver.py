@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import enum
 from types import SimpleNamespace
 from typing import Any
@@ -33,6 +34,7 @@ class Bindings(SimpleNamespace):
             "CUfunction",
             "CUdeviceptr",
             "CUcontext",
+            "CUtensorMap",
             "cuuint64_t",
             "cuuint32_t",
         ):
@@ -179,6 +181,29 @@ def test_tensor_map_arguments(monkeypatch: pytest.MonkeyPatch) -> None:
         "CU_TENSOR_MAP_L2_PROMOTION_L2_256B",
         "CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE",
     ]
+
+
+def test_a_tensor_map_is_encoded_once_and_moved(monkeypatch: pytest.MonkeyPatch) -> None:
+    words = SimpleNamespace(opaque=list(range(16)))
+    bindings = Bindings(cuTensorMapEncodeTiled=words)
+    spec = TensorMapSpec(0x400, "bfloat16", (192, 4, 272), (384, 1536), (64, 1, 128))
+    memory = ctypes.create_string_buffer(128)
+    place = ctypes.addressof(memory)
+    write = driver_over(bindings, monkeypatch).prepare_tensor_map(spec, place)
+    bindings.calls.clear()
+    write(0x1000)
+    assert memory.raw[8:16] == (1).to_bytes(8, "little")
+    (encoded,) = bindings.calls
+    assert (encoded[0], encoded[3]) == ("cuTensorMapEncodeTiled", 0x1400)
+    write(0x2000)
+    write(0x1000)
+    assert bindings.calls[1:] == [
+        ("cuTensorMapReplaceAddress", place, 0x2400),
+        ("cuTensorMapReplaceAddress", place, 0x1400),
+    ]
+    bindings.answers["cuTensorMapReplaceAddress"] = Code.CUDA_ERROR_INVALID_VALUE
+    with pytest.raises(DriverError, match="cuTensorMapReplaceAddress: CUDA_ERROR_INVALID_VALUE"):
+        write(0x3000)
 
 
 def test_a_context_is_retained_once(monkeypatch: pytest.MonkeyPatch) -> None:

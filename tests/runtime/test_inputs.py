@@ -469,7 +469,7 @@ def test_calls_with_scales_of_any_kind_are_remembered(fake: FakeDriver, load: Lo
     kernels, tensors = load(PLAIN), make_tensors(PLAIN)
     for scale in (0.5, np.float64(0.5), np.float32(0.5)):
         kernels.run(tensors, softmax_scale=scale)
-    assert len(kernels._recipes) == 1
+    assert len(kernels._known) == 1
 
 
 def test_gradients_are_refused_unless_they_are_off(fake: FakeDriver, load: LoadFake) -> None:

@@ -10,11 +10,9 @@ from mlagen.dtypes import BFLOAT16
 from mlagen.plan.plan import TensorMapPlan
 from mlagen.runtime.tensor_map import (
     TensorGeometry,
-    TensorMapCache,
     tensor_map_at,
     tensor_map_spec,
 )
-from tests.runtime.fake_driver import FakeDriver
 
 PACKED = TensorMapPlan("k", "k", "packed", 128, 64, BFLOAT16)
 CLIPPED = replace(PACKED, addressing="clipped", box_rows=64)
@@ -130,25 +128,3 @@ def test_clipped_pages_reach_each_row_in_use_and_no_other() -> None:
         assert spec.address + place == BASE + page * 20_000 + row * 1024
         assert all(at < size for at, size in zip(coordinates, spec.dims, strict=True))
         assert 16 - length + length >= spec.dims[2], "the row behind the last is out of bounds"
-
-
-def test_cache_forgets_the_least_recently_used() -> None:
-    driver = FakeDriver({})
-    cache = TensorMapCache(driver, capacity=2)
-    bound = cache.bind(PACKED, geometry((272, 4, 192), (768, 192, 1)))
-    for address in (0x1000, 0x2000, 0x1000, 0x3000, 0x1000, 0x2000):
-        bound.at(address)
-    assert [spec.address for spec in driver.encoded] == [0x1000, 0x2000, 0x3000, 0x2000]
-
-
-def test_cache_tells_geometries_apart_and_knows_them_again() -> None:
-    driver = FakeDriver({})
-    cache = TensorMapCache(driver, capacity=2)
-    shapes = [geometry((rows, 4, 192), (768, 192, 1)) for rows in (1, 2, 3, 4)]
-    first = cache.bind(PACKED, shapes[0])
-    assert first.at(0x1000) == cache.bind(PACKED, shapes[0]).at(0x1000)
-    assert len(driver.encoded) == 1
-    others = [cache.bind(PACKED, shape) for shape in shapes[1:]]
-    maps = [bound.at(0x1000) for bound in (first, *others)]
-    assert len(set(maps)) == 4
-    assert [spec.dims[-1] for spec in driver.encoded] == [1, 2, 3, 4]

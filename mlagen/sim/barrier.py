@@ -87,8 +87,15 @@ class BarrierFile:
 
 def at_exit(cta: Cta, findings: Findings) -> None:
     """Report barriers that still expect something."""
+    seen: dict[Cta, int] = {}
+    for one in cta.cluster:
+        for barrier in one.barriers.live.values():
+            if barrier.commit and barrier.was_observed:
+                issuer = barrier.commit.cta
+                seen[issuer] = max(seen.get(issuer, -1), barrier.commit.event)
     for barrier in cta.barriers.live.values():
         barrier.at_exit()
+        barrier.check_commit(seen)
 
 
 def lanes_ended(warp: Warp) -> None:

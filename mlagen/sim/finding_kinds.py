@@ -176,7 +176,7 @@ KINDS = {
     ),
     "exit-in-flight": Kind(
         "the CTA has ended before an operation that uses its memory or registers",
-        "cp.async.bulk; wgmma.wait_group",
+        "cp.async.bulk; wgmma.wait_group; tcgen05.commit",
         advice="wait for the operation (wait_group, wait_group.read, mbarrier) before the end",
     ),
     "bad-operand": Kind("an operand that the instruction does not allow", "-"),

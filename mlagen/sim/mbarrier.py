@@ -8,6 +8,8 @@ from mlagen.sim.hardware import Waitable, Warp
 from mlagen.sim.order import Knowledge
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from mlagen.sim.hardware import Actor, AsyncOperation, Cta, Path, Simulation
     from mlagen.sim.report import Severity, Site
 
@@ -54,6 +56,7 @@ class MBarrier(Waitable):
         followers: What is woken together with it.
         was_observed: Whether somebody has seen the phase before end.
         init_event: Event of the initialisation.
+        commit: The last `tcgen05.commit` that has arrived.
         users: Events of its uses, for whoever invalidates it; empty if the kernel never does.
     """
 
@@ -64,6 +67,7 @@ class MBarrier(Waitable):
         "_published",
         "address",
         "bytes",
+        "commit",
         "completed",
         "count",
         "cta",
@@ -93,6 +97,7 @@ class MBarrier(Waitable):
         self.completed = _NOTHING
         self.followers: list[Waitable] = []
         self.was_observed = True
+        self.commit: AsyncOperation | None = None
         self.init_event = init_event
         self.users = 0
         self._published = _NOTHING
@@ -316,6 +321,23 @@ class MBarrier(Waitable):
         if self.bytes:
             self.report(
                 "mbarrier-exit", f"the CTA has ended, and {self.bytes} bytes are outstanding", None
+            )
+
+    def check_commit(self, seen: Mapping[Cta, int]) -> None:
+        """Report that the CTA has ended, and nobody has waited for a commit of another CTA: it may come later.
+
+        Args:
+            seen: Issuing CTA -> event of its last commit that somebody has waited for; those before have come, too.
+        """
+        commit = self.commit
+        if commit is None or commit.cta is self.cta or self.was_observed:
+            return
+        if commit.event > seen.get(commit.cta, -1):
+            self.report(
+                "exit-in-flight",
+                f"the CTA has ended, and nobody has waited for {commit.name}, which another CTA has issued",
+                commit.site,
+                severity="error" if self.cta.simulation.strict else "note",
             )
 
     def _check_bytes(self, site: Site | None) -> None:

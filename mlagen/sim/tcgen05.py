@@ -84,6 +84,7 @@ class Commit(AsyncOperation):
             barrier = cta.barriers.at(address, None, self.site)
             if barrier is not None:
                 barrier.arrive(1, self.knowledge, self.site)
+                barrier.commit = self
 
 
 def _decode_commit(instruction: Instruction, binder: Binder) -> Handler:

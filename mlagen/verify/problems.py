@@ -131,7 +131,7 @@ def _recipes(plan: KernelPlan) -> Iterator[_Recipe]:
     yield from _batches(plan)
     if plan.state_elements:
         # So many blocks that the keys are split where that is chosen at each call; one sequence has too few for it.
-        yield _Recipe("blocks share keys", (40, 3), (7 * n + 5, n), "integer", ctas=9, padding=2)
+        yield _Recipe("blocks share keys", (40, 3), (6 * n + 5, n), "integer", ctas=9, padding=2)
         # Two parts of a block each: under a causal mask, the first rows see no key of the second.
         yield _Recipe("blocks share rising keys", (m,), (2 * n - 5,), "deep rising", ctas=2)
 

@@ -88,6 +88,11 @@ _SLOWER = (
         "TMA fills in.",
     ),
     Accepted(
+        "block-bound-high|block-bound-low",
+        r"full_begin = |full_end = ",
+        "A block that all rows see goes through the mask, which hides nothing of it.",
+    ),
+    Accepted(
         "empty-tile-with-bytes",
         r"LoadWarp\.load_tile",
         "Q of a tile without keys comes, is waited for and overwritten by the output.",
@@ -105,8 +110,8 @@ _SLOWER = (
         "end.",
     ),
     Accepted(
-        "tensor-permit-kept",
-        r"tensor_memory_allocate",
+        "tensor-permit-kept|tensor-alloc-removed",
+        r"relinquish_alloc_permit",
         "The block takes all columns, so that nobody else could take any while it runs; its permit ends with it.",
     ),
     Accepted(
@@ -144,6 +149,18 @@ _COVERED = (
         kernels=r"_256x256_",
     ),
     Accepted(
+        "tensor-fence-before-removed|tensor-fence-after-removed",
+        r"^entry: fence_tensor_(before|after)\(\);$",
+        "Tensor memory is taken when the instruction ends, and each role's first wait for what is in it has a fence of "
+        "its own. The fences make no instruction.",
+    ),
+    Accepted(
+        "tensor-wait-plain|tensor-fence-after-early",
+        r"^MmaWarp\..*shared\.(q|kv)_full",
+        "Q, K and V lie in shared memory, whose order the barrier sees to. What is in tensor memory is handed over by "
+        "`p_ready` and `p_last`, whose waits have the fence.",
+    ),
+    Accepted(
         "elect-in-every-warp",
         r"^MathWarpgroup\.return_stage",
         "A thread that has stored nothing has no group to wait for.",
@@ -166,6 +183,12 @@ _COVERED = (
         "Under a causal chunk mask a chunk's begin is only compared with keys and with 0: for a position before the "
         "keys, 0 and a negative begin hide the same keys, none.",
         kernels=r"_chunk\d+_",
+    ),
+    Accepted(
+        "half-rows-always",
+        r"SoftmaxWarpgroup\.softmax",
+        "A half without rows has no blocks either, and its LSE would lie behind the sequence's end, where none is "
+        "stored.",
     ),
     Accepted(
         "status-hidden-begin",
@@ -248,6 +271,12 @@ _OUTSIDE = (
         "lse-narrow",
         r"store_lse",
         "Needs rows that lie 2^31 elements apart. tests/mutation/test_far_rows.py plants it there, where it is caught.",
+    ),
+    Accepted(
+        "block-order-of-products",
+        r"begin_block\(1, second_half, block - 1\)",
+        "Without a left bound the second half sees all blocks of its tile, or none. tests/mutation/test_narrow_window.py "
+        "plants it where it sees fewer, and it is caught.",
     ),
     Accepted(
         "part-place-kept",

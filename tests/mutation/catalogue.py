@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tests.mutation.rules import (
+    alternating,
     arrivals,
     barrier_setup,
     copies,
@@ -14,6 +15,7 @@ from tests.mutation.rules import (
     masking,
     named_barriers,
     output,
+    pairs,
     register_split,
     rings,
     scheduler,
@@ -49,6 +51,6 @@ SHARED_PARTS = (
     split_kv,
 )
 # Parts that only Blackwell's have.
-SM100_PARTS = (tensor_memory, tensor_products, correction)
+SM100_PARTS = (tensor_memory, tensor_products, correction, alternating, pairs)
 PARTS = SHARED_PARTS + SM100_PARTS
 RULES: tuple[Rule, ...] = tuple(rule for part in PARTS for rule in part.RULES)

@@ -48,6 +48,8 @@ SM100_SAMPLE = [
         "instruction-reserved",
         "scores-before-output",
         "rescale-never",
+        "handed-early",
+        "pair-exit-early",
     )
 ]
 

@@ -1246,7 +1246,6 @@ struct SoftmaxWarpgroup {
       }
       store_lse(tile);
     }
-    if (half == 0) wait_for_turn();  // which the other half gave at its last block, or at the beginning
   }
 };
 

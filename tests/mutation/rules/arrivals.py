@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from tests.mutation.source import Call, Source
 
-_GIVEN_AWAY = "barrier_arrive|release|warp_arrive|tensor_arrive|tensor_commit"
+_GIVEN_AWAY = "barrier_arrive|release|warp_arrive|leader_arrive|tensor_arrive|tensor_commit"
 _ARRIVALS = f"{_GIVEN_AWAY}|barrier_arrive_expect_bytes"
 # What a release promises to be over: products, stores, reads and writes of the announced tile.
 _PROTECTED = (
@@ -64,7 +64,7 @@ def _full_for_empty(source: Source) -> Iterator[Edit]:
 
 def _by_one_warp(source: Source) -> Iterator[Edit]:
     """Of a warpgroup; the warps of the others arrive for themselves alone."""
-    for call in source.calls("release|warp_arrive|tensor_arrive"):
+    for call in source.calls("release|warp_arrive|leader_arrive|tensor_arrive"):
         if "Warpgroup." in source.function(call.start):
             yield guarded(source, call, "thread() < 32")
 

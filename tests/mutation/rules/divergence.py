@@ -5,26 +5,27 @@ from __future__ import annotations
 from tests.mutation.rule import Rule
 from tests.mutation.rules.edits import at_calls, guarded, replaced
 
-_COLLECTIVES = (
+_OF_WARPGROUPS = (
     "wgmma_fence|wgmma_commit|wgmma_wait|wgmma_p_v|wgmma_q_k|store_matrix|named_barrier_sync"
     "|named_barrier_arrive|release_registers|claim_registers"
-    "|tensor_memory_allocate|tensor_memory_free|wait_tensor_loads|wait_tensor_stores|tensor_load_16|tensor_load_32"
-    "|tensor_store"
+    "|wait_tensor_loads|wait_tensor_stores|tensor_load_16|tensor_load_32|tensor_store"
 )
+_OF_ONE_WARP = "tensor_memory_allocate|tensor_memory_free"
 
 RULES = (
     Rule(
         "lane-missing",
         "one lane does not come to a collective operation",
         at_calls(
-            _COLLECTIVES, lambda source, call: guarded(source, call, "threadIdx.x % 32 != 31")
+            f"{_OF_WARPGROUPS}|{_OF_ONE_WARP}",
+            lambda source, call: guarded(source, call, "threadIdx.x % 32 != 31"),
         ),
     ),
     Rule(
         "warp-missing",
         "one warp of a warpgroup does not come to a collective operation",
         at_calls(
-            _COLLECTIVES, lambda source, call: guarded(source, call, "threadIdx.x / 32 % 4 != 3")
+            _OF_WARPGROUPS, lambda source, call: guarded(source, call, "threadIdx.x / 32 % 4 != 3")
         ),
     ),
     replaced(

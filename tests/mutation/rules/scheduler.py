@@ -9,7 +9,10 @@ RULES = (
         "ticket-by-all-lanes", "every lane draws a ticket", r"if \(lane == 0\) (?=drawn = )", ""
     ),
     replaced(
-        "ticket-without-grid", "drawn tickets begin at 0", r"ticket = gridDim\.x \+ ", "ticket = "
+        "ticket-without-grid",
+        "drawn tickets begin at 0",
+        r"ticket = gridDim\.x(?: / 2)? \+ ",
+        "ticket = ",
     ),
     replaced(
         "ticket-unshared",
@@ -20,7 +23,7 @@ RULES = (
     replaced(
         "ticket-of-first-block",
         "all blocks begin with one tile",
-        r"ticket = blockIdx\.x",
+        r"ticket = blockIdx\.x(?: / 2)?",
         "ticket = 0",
     ),
     replaced(

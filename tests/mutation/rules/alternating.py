@@ -1,0 +1,164 @@
+"""Tiles whose key blocks two halves take in turn: which blocks, how many outputs, and what the halves exchange."""
+
+from __future__ import annotations
+
+from tests.mutation.rules.edits import replaced
+
+RULES = (
+    # Whose blocks.
+    replaced(
+        "turns-same-blocks",
+        "both halves take the first half's blocks",
+        r"blocks\.end - 1 - half(?=; block)",
+        "blocks.end - 1",
+    ),
+    replaced(
+        "turns-all-blocks",
+        "a role goes on to the other half's block",
+        r"(block|pair) -= 2(?=\))",
+        r"--\1",
+    ),
+    replaced(
+        "turns-of-other-half",
+        "the halves change places",
+        r"pair - half;",
+        "pair - (1 - half);",
+    ),
+    replaced(
+        "turns-behind-end",
+        "a block behind the last one is taken",
+        r"if \(block (?:- 2 )?>= blocks\.begin\) (?=end_block|begin_block)|if \(block < blocks\.begin\) continue;"
+        r"|if \(blocks\.end - 1 > blocks\.begin\) (?=begin_block)",
+        "",
+    ),
+    replaced(
+        "output-first-of-half",
+        "the second half's first block has no output of its own, or the first one's two",
+        r"block \+ kOutputs >= blocks\.end;",
+        "block + 3 - kOutputs >= blocks.end;",
+    ),
+    replaced(
+        "output-committed-often",
+        "an output is handed over after each block",
+        r"block - 2 < blocks\.begin && ",
+        "",
+    ),
+    replaced("v-behind-k", "V's slots begin where K's do", r"v = \{1, 0\};", "v = {0, 0};"),
+    # What a row knows in the end.
+    replaced("merge-of-own", "the own state for the other half's", r"\[half \^ 1\]", "[half]"),
+    replaced(
+        "merge-maximum",
+        "the maximum of one half",
+        r"fmaxf\(maximum, other_maximum\)",
+        "maximum",
+    ),
+    replaced(
+        "merge-sum",
+        "the sum of one half",
+        r" \+ __fmul_rn\(other_sum, [^;]*;",
+        ";",
+    ),
+    replaced(
+        "merge-sum-as-it-is",
+        "the other half's sum with its own reference",
+        r"__fmul_rn\(other_sum, decay\(other_maximum, merged\)\)",
+        "other_sum",
+    ),
+    replaced(
+        "merge-share",
+        "an output with its own reference",
+        r"(const float share = )decay\(maximum, merged\)",
+        r"\g<1>1.0f",
+    ),
+    replaced(
+        "merge-keeps-maximum",
+        "the LSE's reference is the half's",
+        r"maximum = merged;",
+        ";",
+    ),
+    replaced(
+        "decay-of-nothing",
+        "no guard where a half has seen no key",
+        r"from == -infinity\(\) \? 0\.0f : ",
+        "",
+    ),
+    replaced(
+        "decay-sign",
+        "what has decayed grows",
+        r"reference\(from\) - reference\(to\)",
+        "reference(to) - reference(from)",
+    ),
+    replaced(
+        "share-unpublished-guard",
+        "a half without blocks hands a factor over",
+        r"if \(blocks\.end - half > blocks\.begin\) (?=publish)|if \(half == 0\) (?=publish)",
+        "",
+    ),
+    replaced(
+        "share-removed",
+        "the last factor of an output lacks the half's share",
+        r"\bshare / denominator",
+        "1.0f / denominator",
+    ),
+    replaced(
+        "outputs-of-short-tile",
+        "a tile of one block has two outputs",
+        r"min\(blocks\.end - blocks\.begin, kOutputs\)",
+        "kOutputs",
+    ),
+    replaced(
+        "outputs-not-added",
+        "only the last output counts",
+        r"fmaf\(output\[j\], scale\[i\], sum\[j\]\)",
+        "output[j] * scale[i]",
+    ),
+    # One output: the maximum goes from block to block.
+    replaced(
+        "handed-unused",
+        "a half does not know the other's maximum",
+        r"fmaxf\(before, own\)",
+        "own",
+    ),
+    replaced(
+        "handed-to-first",
+        "a first block waits for a maximum",
+        r"is_first \? -infinity\(\) : (?=take_maximum)",
+        "",
+    ),
+    replaced(
+        "handed-by-last",
+        "a last block hands its maximum over",
+        r"if \(!is_last\) (?=hand_over)",
+        "",
+    ),
+    replaced(
+        "handed-not",
+        "a maximum is not handed over",
+        r"if \(!is_last\) hand_over_maximum\(\);",
+        ";",
+    ),
+    replaced(
+        "handed-early",
+        "a maximum is handed over before it is known",
+        r"maximum = adopted;(\s*)if \(!is_last\) hand_over_maximum\(\);",
+        r"if (!is_last) hand_over_maximum();\1maximum = adopted;",
+    ),
+    replaced(
+        "handed-factor",
+        "the output keeps an old reference",
+        r"return decay\(before, adopted\);",
+        "return 1.0f;",
+    ),
+    replaced(
+        "handed-sum",
+        "a half's sum keeps an old reference",
+        r"sum = __fmul_rn\(sum, decay\(maximum, adopted\)\);",
+        ";",
+    ),
+    replaced(
+        "handed-by-row",
+        "each row decides by itself what to adopt",
+        r"__any_sync\(kAllLanes, grew\) \? raised : before",
+        "grew ? raised : before",
+    ),
+)

@@ -275,7 +275,7 @@ _OUTSIDE = (
     Accepted(
         "block-order-of-products",
         r"begin_block\(1, second_half, block - 1\)",
-        "Without a left bound the second half sees all blocks of its tile, or none. tests/mutation/test_narrow_window.py "
+        "Without a left bound the second half sees all blocks of its tile. tests/mutation/test_narrow_window.py "
         "plants it where it sees fewer, and it is caught.",
     ),
     Accepted(

@@ -279,6 +279,12 @@ _OUTSIDE = (
         "plants it where it sees fewer, and it is caught.",
     ),
     Accepted(
+        "pair-fence-removed",
+        r"fence_pair_release",
+        "PTX lets an arrival at another block's barrier overtake earlier reads, unless a fence releases them to the "
+        "cluster. The simulator lets every such arrival hand over what its warp knows, since CUTLASS relies on that.",
+    ),
+    Accepted(
         "part-place-kept",
         r"StoreWarp\.store",
         "Where each call chooses the number of parts, there are never more than blocks, and each takes one. "

@@ -227,7 +227,7 @@ def _with_towers(operands: Operands, lengths: Lengths, tile_n: int) -> Operands:
     """The operands with Q and K replaced by ones whose product is 0, but for one key of each step and row.
 
     If a row's maximum lacks this key, its exponential overflows. Half of the rows of a warp grow with every step, from
-    the last one to the first; the others fall. In four steps such keys lie at places of each remainder by 4.
+    the last one to the first; the others fall. In four steps such keys lie at all places of a step of up to 128 keys.
     """
     query = np.concatenate([np.arange(count) for count in (*lengths.queries, 0)])
     key = np.concatenate([np.arange(count) for count in (*lengths.keys, 0)])[:, None]
@@ -237,7 +237,7 @@ def _with_towers(operands: Operands, lengths: Lengths, tile_n: int) -> Operands:
     height = np.where(rises, step.max(initial=0) - step, step) + 1
     q, k = np.zeros_like(operands.q), np.zeros_like(operands.k_nope)
     q[np.arange(query.size), :, query % _ROW_PERIOD] = _OVERFLOW
-    towers = np.where((8 * row + step) % tile_n == place, height, 0)
+    towers = np.where((4 * row + step) % tile_n == place, height, 0)
     k[..., :_ROW_PERIOD] = towers[:, None].astype(k.dtype)
     return replace(operands, q=q, k_nope=k, k_rope=np.zeros_like(operands.k_rope))
 

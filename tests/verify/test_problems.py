@@ -173,9 +173,7 @@ def test_one_key_of_each_step_and_row_towers_above_the_others(dtype: str, arch: 
     assert np.abs(growth).min() > 128
     assert (growth[:16] < 0).all()  # steps are visited from the last to the first
     assert (growth[16:] > 0).all()
-    places = np.unique(steps.argmax(axis=-1))
-    assert set(places % 4) == {0, 1, 2, 3}
-    assert 3 in places
+    assert set(steps.argmax(axis=-1).flat) == set(range(tile_n))
 
 
 def test_edges_of_masks_hide_keys_at_both_sides_of_the_edge() -> None:

@@ -238,7 +238,7 @@ RULES = (
         "tensor-output-behind",
         "outputs reach behind the last column",
         r"(?<=kOutputColumn = )(\d+)",
-        r"\1 + 32",
+        "512 - 256 + 32",  # outputs have 256 columns in all
     ),
     replaced(
         "tensor-score-column",

@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import datetime
+import importlib.metadata
 import json
 import platform
 import shutil
 import subprocess
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from mlagen.artifacts import MANIFEST
 from mlagen.settings import Settings
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+# What other implementations of attention come in, and what decides about their speed.
+PEERS = ("flash-attn-4", "nvidia-cutlass-dsl", "flashinfer-python", "triton")
 
 
 def facts() -> dict[str, Any]:  # Any: JSON values
@@ -30,7 +37,19 @@ def facts() -> dict[str, Any]:  # Any: JSON values
         "cudnn": torch.backends.cudnn.version(),
         "python": platform.python_version(),
         "kernel": platform.release(),
+        "peers": versions(PEERS),
     }
+
+
+def versions(distributions: Sequence[str]) -> dict[str, str]:
+    """Those that are installed, and their versions."""
+    found = {}
+    for name in distributions:
+        try:
+            found[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return found
 
 
 def graphics_card() -> dict[str, str]:

@@ -1,12 +1,14 @@
-"""Attention of torch, to time beside ours on the same tensors.
+"""Attention of torch, flash-attn-4 and FlashInfer, to time beside ours on the same tensors.
 
 A peer takes a row's packed tensors `[total, heads, dim]` and gives a function that enqueues one
-call and returns `[total_q, heads, v]`, or refuses the row with its reason.
+call and returns `[total_q, heads, v]`, or refuses the row with its reason. Only torch must be installed: the row of a
+peer that cannot be imported is refused.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+import importlib
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -19,6 +21,9 @@ if TYPE_CHECKING:
 
     InputSet = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
     Call = Callable[[int], torch.Tensor]
+
+
+FLASHINFER_WORKSPACE_BYTES = 512 << 20
 
 
 class RefusedRowError(Exception):
@@ -109,6 +114,85 @@ class FlexAttention:
         return out.transpose(1, 2).reshape(sum(row.q_lens), row.heads, -1)
 
 
+class FlashAttention4:
+    """flash-attn-4, the kernels of `flash_attn.cute`."""
+
+    def prepare(self, row: Row, sets: Sequence[InputSet], scale: float) -> Call:
+        """See `Peer`."""
+        library = imported("flash_attn.cute", "flash-attn-4")
+        options: dict[str, Any] = {"softmax_scale": scale, "causal": row.is_causal}
+        if row.is_uniform:
+            attend = library.flash_attn_func
+            arguments = [
+                tuple(x.unflatten(0, (len(row.q_lens), -1)) for x in operands) for operands in sets
+            ]
+        else:
+            attend, arguments = library.flash_attn_varlen_func, list(sets)
+            device = sets[0][0].device
+            options |= {
+                "cu_seqlens_q": offsets(row.q_lens, device),
+                "cu_seqlens_k": offsets(row.kv_lens, device),
+                "max_seqlen_q": max(row.q_lens),
+                "max_seqlen_k": max(row.kv_lens),
+            }
+
+        def call(i: int) -> torch.Tensor:
+            result = attend(*arguments[i], **options)
+            return result[0] if isinstance(result, tuple) else result  # some versions add the LSE
+
+        return call
+
+    def packed(self, row: Row, out: torch.Tensor) -> torch.Tensor:
+        """See `Peer`."""
+        return out.reshape(sum(row.q_lens), row.heads, -1)
+
+
+class FlashInfer:
+    """FlashInfer's ragged prefill with the backend that it chooses; `plan` stays outside the timing."""
+
+    def prepare(self, row: Row, sets: Sequence[InputSet], scale: float) -> Call:
+        """See `Peer`."""
+        library = imported("flashinfer", "flashinfer-python")
+        q, _, v = sets[0]
+        workspace = torch.empty(FLASHINFER_WORKSPACE_BYTES, dtype=torch.uint8, device=q.device)
+        wrapper = library.BatchPrefillWithRaggedKVCacheWrapper(workspace, "NHD")
+        wrapper.plan(
+            offsets(row.q_lens, q.device),
+            offsets(row.kv_lens, q.device),
+            row.heads,
+            row.heads,
+            q.shape[-1],
+            head_dim_vo=v.shape[-1],
+            causal=row.is_causal,
+            sm_scale=scale,
+            q_data_type=q.dtype,
+            kv_data_type=q.dtype,
+        )
+        return lambda i: wrapper.run(*sets[i])
+
+    def packed(self, row: Row, out: torch.Tensor) -> torch.Tensor:
+        """See `Peer`."""
+        del row
+        return out
+
+
+def imported(module: str, distribution: str) -> Any:  # Any: libraries that need not be installed
+    """A peer's module.
+
+    Raises:
+        RefusedRowError: It cannot be imported.
+    """
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        raise RefusedRowError(f"{distribution}: {error}") from error
+
+
+def offsets(lengths: Sequence[int], device: torch.device) -> torch.Tensor:
+    """Running totals of lengths, from 0, int32."""
+    return torch.tensor([0, *lengths], device=device).cumsum(0).to(torch.int32)
+
+
 def by_head(row: Row, packed: torch.Tensor) -> torch.Tensor:
     """Packed rows of a dense batch as `[batch, heads, length, dim]`, a view."""
     return packed.unflatten(0, (len(row.q_lens), -1)).transpose(1, 2)
@@ -123,4 +207,9 @@ def nested(row: Row, packed: torch.Tensor) -> torch.Tensor:
     return jagged.transpose(1, 2)
 
 
-PEERS: dict[str, Peer] = {"torch_cudnn": CudnnAttention(), "flex": FlexAttention()}
+PEERS: dict[str, Peer] = {
+    "torch_cudnn": CudnnAttention(),
+    "flex": FlexAttention(),
+    "fa4": FlashAttention4(),
+    "flashinfer": FlashInfer(),
+}

@@ -1,8 +1,8 @@
-"""Time prefill kernels beside torch's attention, in one run on the same tensors.
+"""Time prefill kernels beside other implementations of attention, in one run on the same tensors.
 
     python -m benchmarks.prefill                       # the rows of issue 2, cool
     python -m benchmarks.prefill --rows speed operands masks --regime cool hot
-    python -m benchmarks.prefill --peers torch_cudnn flex --json prefill.json
+    python -m benchmarks.prefill --peers torch_cudnn flex fa4 flashinfer --json prefill.json
 
 Ours is timed as users call it: `mlagen.load(spec).run(tensors, ...)`, one committed spec, no override
 for a row. Every output is checked in the same run: some heads against float64, all against cuDNN.
@@ -91,7 +91,7 @@ def main() -> int:
 
 def parse_arguments() -> argparse.Namespace:
     """The command line."""
-    parser = argparse.ArgumentParser(description="Time MLA prefill beside torch's attention.")
+    parser = argparse.ArgumentParser(description="Time MLA prefill beside other attention.")
     parser.add_argument("--rows", nargs="+", choices=list(ROWS), default=["figures"])
     parser.add_argument("--peers", nargs="*", choices=list(PEERS), default=["torch_cudnn"])
     parser.add_argument("--regime", nargs="+", choices=["cool", "hot"], default=["cool"])
@@ -133,11 +133,9 @@ def time_kernel(
                 calls[name], errors[name] = prepare_peer(
                     PEERS[name], row, spec, batch, packed, sets[0]
                 )
-            except (
-                RefusedRowError,
-                RuntimeError,
-            ) as error:  # torch raises RuntimeError for shapes it refuses
-                refusal = " ".join(str(error).split())[:200]
+            except Exception as error:  # libraries refuse shapes with errors of all kinds
+                kind = "" if isinstance(error, RefusedRowError) else f"{type(error).__name__}: "
+                refusal = " ".join(f"{kind}{error}".split())[:200]
                 results += [Result(row.label, name, regime, refused=refusal) for regime in regimes]
     for regime in regimes:
         timings = {

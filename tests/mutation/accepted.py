@@ -191,6 +191,11 @@ _COVERED = (
         kernels=r"_chunk\d+_",
     ),
     Accepted(
+        "reference-of-nothing",
+        r"^CorrectionWarpgroup\.reference",
+        "The weight of a part without keys does not ask for it, and the LSE of a row without keys is -inf either way.",
+    ),
+    Accepted(
         "half-rows-always",
         r"SoftmaxWarpgroup\.softmax",
         "A half without rows has no blocks either, and its LSE would lie behind the sequence's end, where none is "

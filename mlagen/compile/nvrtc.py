@@ -25,8 +25,7 @@ __all__ = [
 ]
 
 # What every kernel is compiled with, beside its architecture. Not here, on purpose:
-#   --use_fast_math        templates name the approximate instructions they mean (ex2.approx.ftz)
-# themselves
+#   --use_fast_math        templates themselves name the approximate instructions (ex2.approx.ftz)
 #   -default-device        a function without __device__ is a mistake that should not compile
 #   -lineinfo, -G          put file names into the cubin; -G also serialises wgmma
 #                          and leaves something behind in NVRTC 13.5: what the process compiles later is

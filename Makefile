@@ -8,6 +8,7 @@ VENV ?= .venv
 JOBS ?= 2
 SPEC ?= specs/deepseek.yaml
 SIM_SPECS ?= specs/*.yaml tests/gpu/specs/*.yaml tests/sim/specs/*.yaml
+SIM_OPTIONS ?= --schedule full
 BIN := $(VENV)/bin
 # Python compiles what it imports; all of torch and Triton would take longer than to unpack them.
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile
@@ -74,11 +75,12 @@ docs: $(VENV)/.installed ## renew what documents show of the code: the schema, d
 	$(BIN)/mlagen schema --markdown > docs/spec.md
 	$(BIN)/python -m benchmarks.timeline > docs/kernels/prefill_sm100.svg
 
-# Interrupt it at will: build/sim-full.jsonl keeps what has passed, until code or templates change.
+# Interrupt it at will: build/sim-full.jsonl keeps what has passed, until code or templates change. A part of it:
+# make sim-full SIM_SPECS=tests/sim/specs/pairs_192x128.yaml SIM_OPTIONS='--schedule lazy --schedule pct:1 --problem walk'
 .PHONY: sim-full
 sim-full: $(VENV)/.installed ## every kernel of every spec, tests' too, in the simulator: all problems, lazy and eight seeds (hours)
 	status=0; for spec in $(SIM_SPECS); do \
-	  $(BIN)/mlagen verify $$spec --backend sim --schedule full --jobs $(JOBS) --log build/sim-full.jsonl || status=1; \
+	  $(BIN)/mlagen verify $$spec --backend sim $(SIM_OPTIONS) --jobs $(JOBS) --log build/sim-full.jsonl || status=1; \
 	done; exit $$status
 
 # Interrupt it at will: build/mutants.jsonl keeps what has been run, until code or templates change.

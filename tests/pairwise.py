@@ -56,7 +56,8 @@ class Axes:
 
         Greedy, one uncovered pair at a time in a fixed order, each axis taking the value that covers
         most new pairs, then the one used least so far; so the same axes always give the same rows
-        (compare AETG, Cohen et al., IEEE TSE 23(7), 1997).
+        (compare AETG, Cohen et al., IEEE TSE 23(7), 1997). In the end those go whose pairs the others have, unless they
+        may be there for a choice alone.
         """
         rows: list[Row] = []
         uncovered = set(self.valid_pairs)
@@ -77,7 +78,7 @@ class Axes:
                 row = self._complete(dict(pair), uncovered, used)
                 assert row is not None
                 add(row)
-        return tuple(rows)
+        return tuple(rows if first_alone else _without_superfluous(rows))
 
     def _rows_alone(self) -> Iterator[Row]:
         """Each choice with all else at its base where it can be."""
@@ -125,3 +126,16 @@ class Axes:
         for value in self.values[axis]:
             if all(self.is_allowed((axis, value), other) for other in partial.items()):
                 yield value
+
+
+def _without_superfluous(rows: list[Row]) -> list[Row]:
+    """The rows without those whose pairs all are in others that stay."""
+    times = Counter(pair for row in rows for pair in pairs_of(row))
+    kept = []
+    for row in rows:
+        pairs = pairs_of(row)
+        if all(times[pair] > 1 for pair in pairs):
+            times.subtract(pairs)
+        else:
+            kept.append(row)
+    return kept

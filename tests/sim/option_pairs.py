@@ -7,6 +7,7 @@ with whom is asked of the planner: nothing here knows a rule.
 from __future__ import annotations
 
 import functools
+from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any  # Any: the values of a spec, as in YAML
 
@@ -46,6 +47,10 @@ AXES: dict[str, tuple[str, ...]] = {
         "{kind: softcap, cap: 4.0}",
         "{kind: alibi, slopes: geometric}",
         "{kind: alibi, slopes: tensor}",
+        "{kind: bias, rank: 2}",
+        "{kind: bias, rank: 3}",
+        "{kind: bias, rank: 4}",
+        "{kind: relative_bias, extent: 100}",
     ),
     "kv": (
         "{layout: ragged}",
@@ -80,6 +85,22 @@ AXES: dict[str, tuple[str, ...]] = {
     "config.softmax_order": ("false", "true"),
 }
 
+# Values that differ from one above in a number or a side only: where they can, they stand in its place by turns.
+IN_TURN: dict[Choice, tuple[str, ...]] = {
+    ("mask", "{kind: sliding_window, left: 70, right: 30}"): (
+        "{kind: sliding_window, left: null, right: 17}",
+        "{kind: sliding_window, left: 45, right: null}",
+    ),
+    ("k_rope", "{layout: ragged}"): ("{layout: ragged, num_heads: 2}",),
+    ("k_rope", "{layout: dense, num_heads: 2}"): ("{layout: dense}",),
+    ("k_rope", "{layout: paged, page_size: 16}"): ("{layout: paged, page_size: 32}",),
+    ("k_rope", "{layout: paged, page_size: 64, num_heads: 2}"): (
+        "{layout: paged, page_size: 64}",
+        "{layout: paged, page_size: 64, row_width: 64}",
+    ),
+    ("k_rope", "{layout: paged, page_size: 256}"): ("{layout: paged, page_size: 128}",),
+}
+
 
 def options_of(row: Row) -> dict[str, str]:
     """What differs from the base, as fields of a kernel in YAML."""
@@ -107,8 +128,29 @@ def row_of(geometry: str, group: dict[str, Any]) -> Row:
         option, _, field = axis.partition(".")
         given = group.get(option, {} if field else _value(values[0]))
         wanted = given.get(field, _value(values[0])) if field else given
-        row[axis] = next(value for value in values if _value(value) == wanted)
+        row[axis] = next(value for value in values if wanted in spellings(axis, value))
     return row
+
+
+def spellings(axis: str, value: str) -> list[Any]:
+    """What a spec may have for a choice."""
+    return [_value(text) for text in (value, *IN_TURN.get((axis, value), ()))]
+
+
+def in_turn(rows: tuple[Row, ...]) -> tuple[Row, ...]:
+    """The rows with all that `IN_TURN` names."""
+    times: Counter[Choice] = Counter()
+    varied = []
+    for row in rows:
+        for choice, others in IN_TURN.items():
+            axis, value = choice
+            if row[axis] == value:
+                other = {**row, axis: (value, *others)[times[choice] % (1 + len(others))]}
+                if has_kernel(other):
+                    times[choice] += 1
+                    row = other
+        varied.append(row)
+    return tuple(varied)
 
 
 def committed_rows() -> tuple[Row, ...]:
@@ -169,7 +211,8 @@ def _group(row: Row) -> str:
 
 
 if __name__ == "__main__":
-    covering = PAIRS.covering_rows()
+    by_file = sorted(PAIRS.covering_rows(), key=lambda row: AXES["geometry"].index(row["geometry"]))
+    covering = in_turn(by_file)
     for each in AXES["geometry"]:
         spec_path(each).write_text(spec_text(each, covering), encoding="utf-8")
     print(f"{len(covering)} kernels")

@@ -140,17 +140,17 @@ def spellings(axis: str, value: str) -> list[Any]:
 def in_turn(rows: tuple[Row, ...]) -> tuple[Row, ...]:
     """The rows with all that `IN_TURN` names."""
     times: Counter[Choice] = Counter()
-    varied = []
-    for row in rows:
-        for choice, others in IN_TURN.items():
-            axis, value = choice
-            if row[axis] == value:
-                other = {**row, axis: (value, *others)[times[choice] % (1 + len(others))]}
-                if has_kernel(other):
-                    times[choice] += 1
-                    row = other
-        varied.append(row)
-    return tuple(varied)
+
+    def with_other(row: Row, choice: Choice) -> Row:
+        axis, value = choice
+        texts = (value, *IN_TURN[choice])
+        other = {**row, axis: texts[times[choice] % len(texts)]}
+        if row[axis] != value or not has_kernel(other):
+            return row
+        times[choice] += 1
+        return other
+
+    return tuple(functools.reduce(with_other, IN_TURN, row) for row in rows)
 
 
 def committed_rows() -> tuple[Row, ...]:

@@ -212,7 +212,7 @@ def _group(row: Row) -> str:
 
 if __name__ == "__main__":
     by_file = sorted(PAIRS.covering_rows(), key=lambda row: AXES["geometry"].index(row["geometry"]))
-    covering = in_turn(by_file)
+    covering = in_turn(tuple(by_file))
     for each in AXES["geometry"]:
         spec_path(each).write_text(spec_text(each, covering), encoding="utf-8")
     print(f"{len(covering)} kernels")

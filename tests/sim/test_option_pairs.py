@@ -1,16 +1,14 @@
-"""Every pair of options of the Blackwell prefill has a kernel in `tests/sim/specs`, or is refused; each of them runs.
+"""Every pair of options of the Blackwell prefill has a kernel in `tests/sim/specs`, or is refused; some of them run.
 
-On one problem, in turn another one: `make sim-full SIM_SPECS='tests/sim/specs/*.yaml'` has them all.
+The runs here are a sample: `make sim-full SIM_SPECS='tests/sim/specs/*.yaml'` has them all.
 """
 
 from __future__ import annotations
 
 import itertools
-from typing import TYPE_CHECKING
 
 import pytest
 
-from mlagen.plan.name import kernel_name
 from mlagen.spec.yaml import load_spec_file
 from mlagen.verify.problems import problem_names
 from tests.pairwise import pairs_of
@@ -25,13 +23,7 @@ from tests.sim.option_pairs import (
 )
 from tests.sim.test_kernels import assert_passes
 
-if TYPE_CHECKING:
-    from mlagen.spec.model import KernelSpec
-
 ROWS = committed_rows()
-SPECS = [
-    spec for geometry in AXES["geometry"] for spec in load_spec_file(spec_path(geometry)).expand()
-]
 ADVICE = "run: python -m tests.sim.option_pairs"
 
 
@@ -61,9 +53,7 @@ def test_every_pair_that_is_not_refused_is_covered() -> None:
             assert is_covered or not has_kernel({a: x, b: y}), f"{a}: {x}, {b}: {y}; {ADVICE}"
 
 
-@pytest.mark.parametrize(
-    ("index", "spec"), list(enumerate(SPECS)), ids=[kernel_name(spec) for spec in SPECS]
-)
-def test_each_kernel_on_a_problem(index: int, spec: KernelSpec) -> None:
-    names = problem_names(spec)
-    assert_passes(spec, names[index % len(names)])
+@pytest.mark.parametrize("geometry", AXES["geometry"])
+def test_a_sample_of_the_kernels(geometry: str) -> None:
+    spec = load_spec_file(spec_path(geometry)).expand()[9]
+    assert_passes(spec, problem_names(spec)[9], "pct:9")

@@ -126,6 +126,18 @@ def test_walks_have_tiles_without_keys_and_tiles_of_which_a_part_sees_none() -> 
     assert 0.0 in empty
 
 
+def test_one_call_has_all_lengths_around_blocks() -> None:
+    around = [0, 1, 127, 128, 129, 255, 256, 257]
+    tensors = make_problem(spec_of(mask="causal"), "lengths around blocks").tensors
+    queries, keys = (np.diff(tensors[f"cu_seqlens_{which}"]) for which in "qk")
+    assert sorted(queries) == sorted(keys) == around
+    assert (queries != keys).sum() >= 6
+    last_tile = queries[queries > 0] % 256  # of the higher tile of sm_100a
+    assert {0, 1} <= set(last_tile)
+    assert (last_tile > 128).any()
+    assert ((last_tile > 0) & (last_tile < 128)).any()
+
+
 @pytest.mark.parametrize("label", SAMPLE)
 def test_exact_problems_hold_integers_only(label: str) -> None:
     """In base 2, so that every probability is a power of two."""

@@ -68,6 +68,8 @@ EMULATION_INSTRUCTIONS = 5
 SOFTMAX_OVERHEAD_CYCLES = 300
 HANDED_OVER_FIRST = 0.75  # of the probabilities, after which P V begins (sm_100a)
 CHAINS = 2  # warpgroups that do softmax at a time
+L2_LATENCY_CYCLES = 650  # of a load by TMA, to its first bytes; assumed
+LEAST_SLOTS_IN_TURN = 3  # of the ring, where warpgroups take key tiles in turn
 
 # Fitted to the measured rows of sm_90a (docs/measurements.md, cool) and carried over to sm_100a unchecked.
 STEP_LOSS = 0.07  # of a step's bound: arbitration between warpgroups, barriers
@@ -82,11 +84,15 @@ class Step:
 
     Attributes:
         units: Cycles by unit; they work side by side.
+        lone_units: The same if only the rows of one softmax warpgroup take part, whose K and V are no fewer.
         chain: Least cycles between two steps of one warpgroup: its products and its softmax wait for each other.
+        turn: Least cycles between two steps of which the warpgroups take one each.
     """
 
     units: dict[str, float]
+    lone_units: dict[str, float]
     chain: float
+    turn: float
 
     @property
     def bound_by(self) -> str:
@@ -101,7 +107,12 @@ class Step:
     @property
     def cycles_alone(self) -> float:
         """Cycles of a step in which only one half of the rows takes part: nothing hides its chain."""
-        return max(self.chain, max(self.units.values()) / 2) * (1 + STEP_LOSS)
+        return max(self.chain, *self.lone_units.values()) * (1 + STEP_LOSS)
+
+    @property
+    def cycles_in_turn(self) -> float:
+        """Cycles of such a step where the warpgroups have one each in turn: one's chain hides the other's."""
+        return max(self.turn, *self.lone_units.values()) * (1 + STEP_LOSS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,24 +183,42 @@ def predict(plan: KernelPlan, device: Device, seqlen: int, num_heads: int) -> Pr
 
 def step_of(plan: KernelPlan, device: Device) -> Step:
     """What a step costs each unit."""
+    chain = chain_cycles(plan)
+    lone_units = unit_cycles(plan, device, rows_of_chain(plan))
+    return Step(
+        unit_cycles(plan, device, plan.tile_m), lone_units, chain, turn_cycles(plan, device, chain)
+    )
+
+
+def unit_cycles(plan: KernelPlan, device: Device, rows: int) -> dict[str, float]:
+    """What `rows` rows of a step cost each unit."""
     qk, v = plan.spec.geometry.qk_head_dim, plan.spec.geometry.v_head_dim
-    m, n, chains = plan.tile_m, plan.tile_n, plan.tile_m // rows_of_chain(plan)
+    m, n, chains = rows, plan.tile_n, rows // rows_of_chain(plan)
     # Products of each chain's rows read both operands of Q K', and V, from shared memory; P comes from elsewhere. A CTA
     # of a pair reads its part of K and V.
     keys = chains * n // plan.cta_group
     operands = (qk * (m + keys) + v * keys) * DTYPES[plan.spec.dtype].size_bytes
     per_score = INSTRUCTIONS_PER_SCORE[plan.arch.name]
     per_score += EMULATION_INSTRUCTIONS * plan.exp2_emulation_share
-    chain = chain_cycles(plan)
-    units = {
-        "tensor cores": float(plan.cost.tensor_cycles),
-        "exp2": float(plan.cost.exp2_cycles),
+    return {
+        "tensor cores": plan.cost.tensor_cycles * m / plan.tile_m,
+        "exp2": plan.cost.exp2_cycles * m / plan.tile_m,
         "instruction issue": per_score * m * n / 32 / ISSUE_SLOTS_PER_CYCLE,
         "shared memory": (operands + plan.cost.bytes_from_l2) / SHARED_BYTES_PER_CYCLE,
         "L2": plan.cost.bytes_from_l2 / device.l2_bytes_per_cycle,
-        "softmax chain": chain * chains / CHAINS,
+        "softmax chain": chain_cycles(plan) * chains / CHAINS,
     }
-    return Step(units, chain)
+
+
+def turn_cycles(plan: KernelPlan, device: Device, chain: float) -> float:
+    """Least cycles a step where the warpgroups take steps in turn.
+
+    Two K and a V fill a ring of three slots: the K of a warpgroup's next step is asked for when its P V is complete.
+    """
+    if plan.kv_slots != LEAST_SLOTS_IN_TURN:
+        return chain / CHAINS
+    k_bytes = plan.tile_n * plan.spec.geometry.qk_head_dim * DTYPES[plan.spec.dtype].size_bytes
+    return (chain + L2_LATENCY_CYCLES + k_bytes / device.l2_bytes_per_cycle) / CHAINS
 
 
 def chain_cycles(plan: KernelPlan) -> float:
@@ -221,6 +250,8 @@ def tile_costs(plan: KernelPlan, step: Step, seqlen: int, num_heads: int) -> Ite
     for row in range(0, seqlen, plan.tile_rows):
         both, alone = visited_blocks(plan, row, seqlen)
         cost = both * step.cycles + alone * step.cycles_alone + TILE_CYCLES
+        if plan.turns_in_tails and seqlen - row <= rows_of_chain(plan):  # the first step is alone
+            cost -= (alone - 1) * (step.cycles_alone - step.cycles_in_turn)
         costs.append(cost - saved_on_diagonal(plan, row, seqlen))
     order = plan.spec.scheduler.order
     if order == "longest_first":  # heads side by side

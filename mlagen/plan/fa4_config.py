@@ -155,10 +155,8 @@ class FA4Layout:
 
     @property
     def row_values_bytes(self) -> int:
-        """What threads of one row hand to each other: factors; maximum and sum, where halves share rows."""
-        values = HALVES
-        if self.query_tiles == 1:
-            values += 2 * HALVES
+        """What threads of one row hand to each other: factors and sums; maxima, where halves share an output."""
+        values = 2 * HALVES
         if self.single_output:
             values += HALVES
         return ROW_BYTES * HALF_M * values

@@ -233,6 +233,7 @@ class KernelPlan:
             parts.
         cta_group: CTAs of a cluster that multiply together: 2 for a pair, each with `tile_m` rows of a tile.
         alternates_keys: The softmax warpgroups take key tiles of the same rows in turn; else rows of their own.
+        turns_in_tails: They do so in last tiles of a sequence, where only the first has rows of its own.
         single_output: Both softmax warpgroups' products add to one output in tensor memory.
         largest_rescale_threshold: If above `rescale_threshold`, what it rises to the more a row has seen.
         output_takes_v_stage: A tile's output leaves through the next stage of V, instead of its own slices of Q.
@@ -266,6 +267,7 @@ class KernelPlan:
     state_elements: int = 0
     cta_group: int = 1
     alternates_keys: bool = False
+    turns_in_tails: bool = False
     single_output: bool = False
     largest_rescale_threshold: float = 0.0
     output_takes_v_stage: bool = False

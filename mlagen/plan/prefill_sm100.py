@@ -155,6 +155,7 @@ def plan_prefill_sm100(spec: KernelSpec) -> KernelPlan:
         state_elements=state_elements(spec, outputs=layout.padded_v_head_dim, rows=1),
         cta_group=layout.cta_group,
         alternates_keys=layout.query_tiles == 1,
+        turns_in_tails=turns_in_tails(layout),
         single_output=layout.single_output,
     )
 
@@ -261,6 +262,15 @@ def problems(spec: KernelSpec, layout: FA4Layout) -> list[str]:
     return found + layout.problems()
 
 
+def turns_in_tails(layout: FA4Layout) -> bool:
+    """Whether the halves of a tile take key tiles in turn where only the first has rows.
+
+    Where blocks merge the states of their parts, each half's is one; and a half of a pair has 256 rows, of which a last
+    tile needs both CTAs for more than 128.
+    """
+    return layout.query_tiles == HALVES and layout.cta_group == 1 and not layout.splits_keys
+
+
 def sass_facts(spec: KernelSpec, layout: FA4Layout) -> SassFacts:
     """What the machine code must show: a round is a key block; the MMA warp does both halves, or two blocks, in one."""
     element_bytes = layout.element_bytes
@@ -348,12 +358,10 @@ def shared_memory_map(spec: KernelSpec, layout: FA4Layout) -> tuple[Region, ...]
             "float",
             ROW_BYTES,
             (HALVES, HALF_M),
-            "of each row: what its output lacks, in the end 1 / sum",
+            "of each row: what its output lacks, in the end its maximum",
         ),
+        ("sum", "float", ROW_BYTES, (HALVES, HALF_M), "of each row, in the end: of exponentials"),
     ]
-    if layout.query_tiles == 1:
-        values = "of each row: maximum and sum over a half's key tiles"
-        requests.append(("state", "float", ROW_BYTES, (HALVES, 2, HALF_M), values))
     if layout.single_output:
         values = "of each row: to which its output refers"
         requests.append(("maximum", "float", ROW_BYTES, (HALVES, HALF_M), values))
@@ -454,7 +462,6 @@ def named_barriers(layout: FA4Layout, *, softmax_order: bool) -> tuple[NamedBarr
     choices = (
         (softmax_order, NamedBarrier("turn", 1, HALVES)),
         (layout.splits_keys, NamedBarrier("correction", 1 + HALVES, 1)),
-        (layout.query_tiles == 1, NamedBarrier("merge", 2 + HALVES, 1)),
     )
     return tuple(barrier for is_used, barrier in choices if is_used)
 

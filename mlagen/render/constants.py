@@ -173,7 +173,7 @@ def _pair_tile(plan: KernelPlan) -> list[Constant]:
 
 def _output_count(plan: KernelPlan) -> list[Constant]:
     """How many outputs a row has, where the halves share the rows."""
-    if not plan.alternates_keys:
+    if not (plan.alternates_keys or plan.turns_in_tails):
         return []
     meaning = (
         "both halves' of the key tiles" if plan.single_output else "one a half of the key tiles"

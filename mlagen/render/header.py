@@ -20,7 +20,7 @@ SCHEDULES = {
     "prefill_sm100": (
         "  load warp   tile -> K(n) -> V(n) -> Q0, Q1 -> { K(n-1) -> V(n-1) }",
         "  MMA warp    S0 = Q0 K(n)' -> S1 = Q1 K(n)' -> { O0 += P0 V(n) -> S0 = Q0 K(n-1)' -> O1 += P1 V(n) -> S1 }",
-        "  softmax     S -> maximum -> factor to correction -> P, in two parts -> sum; in the end 1 / sum",
+        "  softmax     S -> maximum -> factor to correction -> P, in two parts -> sum; in the end both to correction",
         "  correction  { O *= factor }; in the end O / sum -> shared memory -> store warp",
     ),
 }
@@ -28,17 +28,18 @@ SCHEDULES = {
 TWO_OUTPUTS_SCHEDULE = (
     "  load warp   tile -> K(n) -> V(n) -> Q -> { K(n-1) -> V(n-1) }",
     "  MMA warp    S0 = Q K(n)' -> S1 = Q K(n-1)' -> { O0 += P0 V(n) -> S0 = Q K(n-2)' -> O1 += P1 V(n-1) -> S1 }",
-    "  softmax     S -> maximum -> factor to correction -> P, in two parts -> sum; in the end each half's share / sum",
+    "  softmax     S -> maximum -> factor to correction -> P, in two parts -> sum; in the end both to correction",
     "  correction  { O *= factor }; in the end the sum of O * share / sum -> shared memory -> store warp",
 )
 ONE_OUTPUT_SCHEDULE = (
     "  load warp   tile -> K(n) -> V(n) -> Q -> { K(n-1) -> V(n-1) }",
     "  MMA warp    S0 = Q K(n)' -> S1 = Q K(n-1)' -> { O += P0 V(n) -> S0 = Q K(n-2)' -> O += P1 V(n-1) -> S1 }",
-    "  softmax     S -> maximum of both halves -> factor to correction -> P, in two parts -> sum; in the end 1 / sum",
+    "  softmax     S -> common maximum -> factor to correction -> P, in two parts -> sum; in the end all to correction",
     "  correction  { O *= factor }; in the end O / sum -> shared memory -> store warp",
 )
 
 
+TAIL_SCHEDULE = "  last tile   128 rows: { O0 += P0 V(n) -> S0 = Q0 K(n-2)' -> O1 += P1 V(n-1) -> S1 = Q0 K(n-3)' }"
 PARTS_SCHEDULE = (
     "  parts       state -> memory; the block that comes last of a tile's merges all and stores"
 )
@@ -76,6 +77,7 @@ def header_lines(plan: KernelPlan) -> list[str]:
         "",
         "Schedule",
         *_schedule_lines(plan),
+        *([TAIL_SCHEDULE] if plan.turns_in_tails else []),
         *([PARTS_SCHEDULE] if plan.state_elements else []),
     ]
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -212,21 +211,21 @@ def _sm100_names(plan: KernelPlan) -> dict[str, Any]:
         "halves": True,
         "row_halves": not alternating,
         "alternating": alternating,
+        "turns_in_tails": plan.turns_in_tails,
+        "in_turn": alternating or plan.turns_in_tails,
+        "query_tiles": 1 if alternating else 2,
         "single_output": plan.single_output,
         "seen_by": "blocks" if alternating else "half",
         # Where a block's own rows of a half, and of a block of K, begin.
         "own_keys": " + rank_in_pair() * kKRows" if pair else "",
         "own_rows": " + rank_in_pair() * kHalfRows" if pair else "",
-        "rows_before_half": "" if alternating else " + half * kHalfM",
+        "rows_of_softmax": _rows_of_softmax(plan),
         "half_rows": "kHalfRows" if pair else "kHalfM",
         "k_rows": "kKRows" if pair else "kTileN",
         "has_rope": plan.spec.geometry.qk_rope_head_dim > 0,
         "tensor_load_widths": (16, 32),
         "probability_groups": range(0, plan.tile_n, prefill_sm100.PROBABILITY_GROUP),
-        "staged_output": functools.partial(
-            _staged_output_of_fp8 if element_bytes == 1 else _staged_output,
-            half="0" if alternating else "half",
-        ),
+        "staged_output": _staged_output_of_fp8 if element_bytes == 1 else _staged_output,
         "operand_type": OPERAND_TYPES[plan.spec.dtype],
         "element_bytes": element_bytes,
         "product_columns": product_columns,
@@ -237,12 +236,19 @@ def _sm100_names(plan: KernelPlan) -> dict[str, Any]:
     }
 
 
-def _staged_output(panel: str, *, half: str) -> str:
+def _rows_of_softmax(plan: KernelPlan) -> str:
+    """Where the rows of a softmax warpgroup begin in a tile."""
+    if plan.alternates_keys:
+        return ""
+    return " + half_of_rows * kHalfM" if plan.turns_in_tails else " + half * kHalfM"
+
+
+def _staged_output(half: str, panel: str) -> str:
     """Where a panel of the output of a half's rows is laid out: over one of Q, which has the same size."""
     return f"shared.q[{half}][{panel}]"
 
 
-def _staged_output_of_fp8(panel: str, *, half: str) -> str:
+def _staged_output_of_fp8(half: str, panel: str) -> str:
     """The same over a Q of narrower elements."""
     return f"staged_output(shared, {half}, {panel})"
 

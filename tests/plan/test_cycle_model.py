@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -12,6 +14,7 @@ from mlagen.plan.cycle_model import (
     B200,
     BLOCK_CYCLES,
     H200,
+    LAUNCH_S,
     NUM_HEADS,
     SEQLENS,
     makespan,
@@ -23,6 +26,10 @@ from mlagen.plan.cycle_model import (
     visited_blocks,
 )
 from tests.plan.kernels import plan
+
+if TYPE_CHECKING:
+    from mlagen.plan.cycle_model import Device
+    from mlagen.plan.plan import KernelPlan
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGE = (DOCS / "kernels/prefill_sm100.md").read_text(encoding="utf-8")
@@ -73,7 +80,11 @@ def test_a_step_on_blackwell_by_hand() -> None:
     assert step.units["softmax chain"] == 128 * 128 * 320 * 2 / 8192 + 0.75 * 128 * 8 + 300
     assert step.bound_by == "shared memory"
     assert step.cycles == pytest.approx(2688 * 1.07)
-    assert step.cycles_alone == pytest.approx(step.chain * 1.07)
+    # One half alone: all of K and V all the same, and as fast as L2 delivers them.
+    assert step.lone_units["tensor cores"] == 1280
+    assert step.lone_units["shared memory"] == (48 + 48 + 32 + 80) * 1024 / 128
+    assert step.lone_units["L2"] == step.units["L2"] > step.chain
+    assert step.cycles_alone == step.cycles_in_turn == pytest.approx(step.units["L2"] * 1.07)
 
 
 def test_a_step_of_a_pair_by_hand() -> None:
@@ -209,3 +220,33 @@ def test_page_says_what_the_picture_of_the_schedule_shows() -> None:
         f"| and at its end | {products[-1].begin - products[-2].end:.0f} |",
     ):
         assert line in PAGE, f"docs/kernels/prefill_sm100.md lacks: {line}"
+
+
+@pytest.mark.parametrize(
+    ("name", "lengths"),
+    [
+        ("16 of 17 to 4096", [17 + i * (4096 - 17) // 15 for i in range(16)]),
+        ("64 of 300", [300] * 64),
+    ],
+)
+@pytest.mark.parametrize("l2_bytes_per_cycle", [33.6, 64])
+def test_page_shows_what_last_tiles_gain(
+    name: str, lengths: list[int], l2_bytes_per_cycle: float
+) -> None:
+    kernel = plan(arch="sm_100a", mask="causal")
+    device = replace(B200, l2_bytes_per_cycle=l2_bytes_per_cycle)
+    idle, in_turn = (
+        batch_ms(replace(kernel, turns_in_tails=turns), device, lengths) for turns in (False, True)
+    )
+    line = f"| {name} | {l2_bytes_per_cycle} | {idle:.3f} | {in_turn:.3f} | {in_turn / idle - 1:+.1%} |"
+    assert line in PAGE, f"docs/kernels/prefill_sm100.md lacks: {line}"
+
+
+def batch_ms(kernel: KernelPlan, device: Device, lengths: list[int]) -> float:
+    """What a causal batch takes, its longest tiles first."""
+    step = step_of(kernel, device)
+    tiles = sorted(
+        (cycles for length in lengths for cycles in tile_costs(kernel, step, length, NUM_HEADS)),
+        reverse=True,
+    )
+    return makespan(tiles, device.sms, "queued") / device.clock_ghz / 1e6 + LAUNCH_S * 1e3

@@ -44,10 +44,10 @@ def test_deepseek_budget_equals_the_sum_by_hand() -> None:
     # Q 256 x 192; three slots of 128 x 128; two buffers of 128 x 64 rope columns; all of 2 bytes.
     operands = 2 * (256 * 192 + 3 * 128 * 128 + 2 * 128 * 64)
     assert operands == 224 * KIB
-    # 28 barriers of 8, 2 tiles of 32, 256 factors of 4, one address of 4: less than 2 KiB.
-    assert 2 * KIB >= 28 * 8 + 2 * 32 + 256 * 4 + 4
+    # 28 barriers of 8, 2 tiles of 32, 256 factors and sums of 4, one address of 4: less than 3 KiB.
+    assert 3 * KIB >= 28 * 8 + 2 * 32 + 2 * 256 * 4 + 4
     assert sum(barrier.copies for barrier in plan().barriers) == 28
-    assert plan().shared_memory_bytes == 226 * KIB
+    assert plan().shared_memory_bytes == 227 * KIB
 
 
 def test_one_query_tile_leaves_a_slot_more() -> None:
@@ -55,8 +55,8 @@ def test_one_query_tile_leaves_a_slot_more() -> None:
     assert (kernel.tile_m, kernel.tile_n, kernel.kv_slots) == (128, 128, 4)
     # Q 128 x 192; four slots; two buffers of rope columns.
     operands = 2 * (128 * 192 + 4 * 128 * 128 + 2 * 128 * 64)
-    # 27 barriers of 8, 2 tiles of 32, a factor, a maximum and a sum a row and half, one address.
-    rest = 27 * 8 + 2 * 32 + 6 * 128 * 4 + 4
+    # 27 barriers of 8, 2 tiles of 32, a factor and a sum a row and half, one address.
+    rest = 27 * 8 + 2 * 32 + 4 * 128 * 4 + 4
     assert sum(barrier.copies for barrier in kernel.barriers) == 27
     assert kernel.shared_memory_bytes == math.ceil((operands + rest) / KIB) * KIB
     assert kernel.cost.tensor_cycles == plan().cost.tensor_cycles // 2
@@ -80,7 +80,7 @@ def test_two_outputs_of_256_columns_are_refused_with_what_fits() -> None:
     with pytest.raises(PlanError) as refusal:
         plan("256x256", config={"single_output": False})
     assert "tensor memory: 640 columns, 512 available" in str(refusal.value)
-    advice = "use tile_n 64 with 4 slots of K and V (213 KiB), tile_m 128, single_output true"
+    advice = "use tile_n 64 with 4 slots of K and V (212 KiB), tile_m 128, single_output true"
     assert advice in str(refusal.value)
 
 
@@ -93,7 +93,7 @@ def test_a_pair_shares_k_and_v() -> None:
     pair = plan(mask="causal", config={"cta_group": 2})
     assert (pair.tile_m, pair.tile_rows, pair.tile_n, pair.kv_slots) == (256, 512, 128, 6)
     # Q 256 x 192; six slots of 64 keys x 128 nope columns, or 128 keys x 64 columns of V; three of 64 keys x 64.
-    assert pair.shared_memory_bytes == 2 * (256 * 192 + 6 * 64 * 128 + 3 * 64 * 64) + 2 * KIB
+    assert pair.shared_memory_bytes == 2 * (256 * 192 + 6 * 64 * 128 + 3 * 64 * 64) + 3 * KIB
     assert pair.map("q").box_rows == 128
     assert (pair.map("k").box_rows, pair.map("v").box_rows) == (64, 128)
 
@@ -230,7 +230,7 @@ def test_a_configuration_that_does_not_fit_is_refused(config: dict[str, Any], re
     with pytest.raises(PlanError) as refusal:
         plan(config=config)
     assert reason in str(refusal.value)
-    assert "use tile_n 128 with 3 slots of K and V (226 KiB)" in str(refusal.value)
+    assert "use tile_n 128 with 3 slots of K and V (227 KiB)" in str(refusal.value)
 
 
 @pytest.mark.parametrize(("share", "cycles"), [(0, 2048), (0.25, 1536), (1, 0)])
@@ -248,7 +248,7 @@ def test_fp8_has_slots_and_products_of_half_the_size() -> None:
     fp8 = plan(dtype="float8_e4m3fn")
     assert fp8.kv_slots == 8
     # A half's place is that of its output: 128 x 128 of 2 bytes. Slots of 128 x 128, buffers of 128 x 64.
-    assert fp8.shared_memory_bytes == 2 * 32 * KIB + 8 * 16 * KIB + 4 * 8 * KIB + 2 * KIB
+    assert fp8.shared_memory_bytes == 2 * 32 * KIB + 8 * 16 * KIB + 4 * 8 * KIB + 3 * KIB
     assert fp8.cost.tensor_cycles == plan().cost.tensor_cycles // 2
     assert fp8.cost.bytes_from_l2 == plan().cost.bytes_from_l2 // 2
     assert (fp8.tensor_region("P1").first_column, fp8.tensor_region("P1").columns) == (224, 32)

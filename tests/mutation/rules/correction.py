@@ -54,6 +54,18 @@ RULES = (
         r"(if \(!is_first\) publish\()correction\)",
         r"\g<1>1.0f)",
     ),
+    replaced(
+        "state-numbers-swapped",
+        "in the end, sum and maximum change places",
+        r"(shared\.factor\[half\]\[thread\(\)\] = )maximum;(\s*shared\.sum\[half\]\[thread\(\)\] = )sum;",
+        r"\g<1>sum;\g<2>maximum;",
+    ),
+    replaced(
+        "state-early",
+        "the sum is written while that of the tile before may be unread",
+        r"(void publish_state\(\) \{\n)( +barrier_wait[^\n]*)\n([^\n]*)\n( +shared\.sum[^\n]*)",
+        r"\1\4\n\2\n\3",
+    ),
     # Correction of the output.
     Rule("rescale-missing", "a block's correction is left out", at_calls("rescale", removed)),
     Rule("rescale-twice", "a block is corrected twice", at_calls("rescale", doubled)),
@@ -141,14 +153,14 @@ RULES = (
     replaced(
         "half-row",
         "the second half has the first one's rows",
-        r"(?<=tile\.row) \+ half \* kHalfM(?= \+|;)",
+        r"(?<=tile\.row) \+ half(?:_of_rows)? \* kHalfM(?= \+|;)",
         "",
     ),
     replaced(
         "half-position",
         "a thread's row is another",
-        r"(?<=half \* kHalfM \+ )thread\(\)(?= \+ tile\.keys)",
-        "(thread() ^ 1)",
+        r"(half(?:_of_rows)? \* kHalfM \+ )thread\(\)(?= \+ tile\.keys)",
+        r"\1(thread() ^ 1)",
     ),
     replaced(
         "blocks-of-other-half",
@@ -162,6 +174,43 @@ RULES = (
         r"KeyBlocks blocks = blocks_of_half\(tile, half\)",
         "KeyBlocks blocks(tile)",
     ),
+    # Halves that take blocks in turn.
+    replaced(
+        "turns-never",
+        "a half without rows is given blocks of its own",
+        r"return !has_rows\(tile, 1\);",
+        "return false;",
+    ),
+    replaced(
+        "turns-other-rows",
+        "the second half takes part in a last tile with rows that there are not",
+        r"in_turn \? 0 : half;",
+        "half;",
+    ),
+    replaced(
+        "turns-of-other-half",
+        "the second half has the first block",
+        r"(?<=const int first = blocks\.end - 1 - )(\(in_turn \? )?half\b",
+        r"\g<1>1 - half",
+    ),
+    replaced(
+        "turns-each",
+        "each half takes every block",
+        r"in_turn \? 2 : 1",
+        "1",
+    ),
+    replaced(
+        "turns-merge-share",
+        "an output is not brought to the common maximum",
+        r"share\[\d\] \* divided",
+        "divided",
+    ),
+    replaced(
+        "turns-merge-sum",
+        "the sum of a half is left out",
+        r"__fmul_rn\(own\[\d\]\.sum, share\[\d\]\)",
+        "0.0f",
+    ),
     # The mask's status of a block.
     replaced(
         "status-visible",
@@ -172,7 +221,7 @@ RULES = (
     replaced(
         "status-first-block",
         "the first block goes without a mask where all rows see its keys",
-        r"is_first \|\| (?=mask_status)",
+        r"block == blocks\.end - 1 \|\| (?=mask_status)",
         "",
     ),
     replaced(
@@ -309,7 +358,7 @@ RULES = (
     replaced(
         "output-of-empty-half",
         "a half without keys takes what is in tensor memory",
-        r"if \(has_keys\) \{(?=\n +(?:tensor_load_32|scale = ))",
+        r"if \(has_keys\) \{(?=\n +(?:tensor_load_32|row = take_state))",
         "if (true) {",
     ),
     replaced(
@@ -321,8 +370,8 @@ RULES = (
     replaced(
         "output-unscaled",
         "the output is not divided",
-        r"output\[i( \+ \d)?\] \* scale",
-        r"output[i\1]",
+        r"(output\[i\] \*= |fmaf\(output\[j\], )scale(?:\[i\])?(?=;|, sum)",
+        r"\g<1>1.0f",
     ),
     replaced(
         "output-row",
@@ -345,7 +394,7 @@ RULES = (
     replaced(
         "fresh-sum",
         "a tile begins with the last one's sum",
-        r"^ +sum = 0\.0f;(?=\n(?: +const| +if \(!blocks| +valid))",
+        r"^ +sum = 0\.0f;(?=\n +attend\()",
         ";",
     ),
     replaced(

@@ -137,10 +137,4 @@ RULES = (
         r"if \(thread\(\) == 0\) shared\.stores\[half\] = stores;",
         ";",
     ),
-    replaced(
-        "part-numbers-swapped",
-        "sum and maximum of a part change places",
-        r"publish\(sum\);(\s*)publish\(maximum\);",
-        r"publish(maximum);\1publish(sum);",
-    ),
 )

@@ -28,7 +28,7 @@
 //            warpgroup 2, 88 registers a thread: rescales both outputs, in the end brings them to shared memory
 //            warpgroup 3, 56 registers a thread: a warp each draws tiles and loads, issues products, stores; one is idle
 // Registers  about 168 of a softmax thread: a row of scores and some packed probabilities
-// Shared     Q 96 + KV 96 + K_ROPE 32 + barriers 1.3 = 226 of 227 KiB
+// Shared     Q 96 + KV 96 + K_ROPE 32 + barriers 2.3 = 227 of 227 KiB
 // Tensor     S0 0-127, P0 64-127, S1 128-255, P1 192-255, O0 256-383, O1 384-511 of 512 columns
 //
 // Barriers   (arrivals and bytes of one phase)
@@ -51,8 +51,9 @@
 // Schedule
 //   load warp   tile -> K(n) -> V(n) -> Q0, Q1 -> { K(n-1) -> V(n-1) }
 //   MMA warp    S0 = Q0 K(n)' -> S1 = Q1 K(n)' -> { O0 += P0 V(n) -> S0 = Q0 K(n-1)' -> O1 += P1 V(n) -> S1 }
-//   softmax     S -> maximum -> factor to correction -> P, in two parts -> sum; in the end 1 / sum
+//   softmax     S -> maximum -> factor to correction -> P, in two parts -> sum; in the end both to correction
 //   correction  { O *= factor }; in the end O / sum -> shared memory -> store warp
+//   last tile   128 rows: { O0 += P0 V(n) -> S0 = Q0 K(n-2)' -> O1 += P1 V(n-1) -> S1 = Q0 K(n-3)' }
 using uint16 = unsigned short;
 using uint32 = unsigned int;
 using uint64 = unsigned long long;
@@ -70,6 +71,7 @@ struct __align__(128) TensorMap {
 constexpr int kTileM = 256;  // query rows of a block
 constexpr int kHalfM = 128;  // of a half: the M of tcgen05, a softmax warpgroup
 constexpr int kTileN = 128;  // keys of a step
+constexpr int kOutputs = 2;  // one a half of the key tiles
 constexpr int kFirstPartKeys = 96;  // whose probabilities are handed over first
 constexpr int kKvSlots = 3;  // in which K and V take turns
 constexpr int kRopeBuffers = 2;
@@ -620,10 +622,11 @@ struct __align__(1024) SharedMemory {
   uint64 tile_full[2];  // load warp -> all other warps
   uint64 tile_empty[2];  // all other warps -> load warp
   Tile tile[2];  // announced tiles
-  float factor[2][128];  // of each row: what its output lacks, in the end 1 / sum
+  float factor[2][128];  // of each row: what its output lacks, in the end its maximum
+  float sum[2][128];  // of each row, in the end: of exponentials
   uint32 tensor_memory[1];  // address of the first column
 };
-static_assert(sizeof(SharedMemory) == 231424, "the plan's shared-memory map");
+static_assert(sizeof(SharedMemory) == 232448, "the plan's shared-memory map");
 static_assert(sizeof(Tile) == 32, "the plan's size of a tile");
 
 __device__ __forceinline__ void init_barriers(SharedMemory& shared) {
@@ -648,15 +651,22 @@ __device__ __forceinline__ void init_barriers(SharedMemory& shared) {
 // ---------------------------------------------------------------------------------------------------------------------
 
 // A tile is two halves of kHalfM query rows. Each has scores, probabilities and output of its own in tensor memory and
-// visits only the blocks that its rows see; a half without rows, at the end of a sequence, takes part in nothing.
+// visits only the blocks that its rows see. A last tile of a sequence may have rows for the first half only: then its key
+// blocks are dealt to both halves in turn, the last block to the first half, and in the end the two outputs are added.
 __device__ __forceinline__ bool has_rows(const Tile& tile, int half) {
   return tile.row + half * kHalfM < tile.queries.length;
 }
 
+__device__ __forceinline__ bool takes_turns(const Tile& tile) { return !has_rows(tile, 1); }
+
+// For a half that has rows.
 __device__ __forceinline__ KeyBlocks blocks_of_half(const Tile& tile, int half) {
-  KeyBlocks blocks(tile, half * kHalfM, kHalfM);
-  if (!has_rows(tile, half)) blocks.end = blocks.begin;
-  return blocks;
+  return KeyBlocks(tile, half * kHalfM, kHalfM);
+}
+
+// Where blocks are dealt in turn.
+__device__ __forceinline__ bool is_first_of_output(const KeyBlocks& blocks, int block) {
+  return block + kOutputs >= blocks.end;
 }
 
 // What a half sees of a block.
@@ -823,13 +833,13 @@ struct LoadWarp {
 // MMA warp
 // ---------------------------------------------------------------------------------------------------------------------
 
-// The low descriptor word of a half's rows of Q: K-major, panels of 64 columns.
+// The low descriptor word of 128 rows of Q: K-major, panels of 64 columns.
 __device__ __forceinline__ uint32 descriptor_q(const SharedMemory& shared, int half) {
   return descriptor_low(shared_address(shared.q[half]));
 }
 
 // Issues all products, from one lane. While one half's softmax runs, the tensor cores serve the other. The scores of a
-// block overwrite the probabilities of the block before, whose product was issued before them.
+// block overwrite the probabilities of the half's block before, whose product was issued before them.
 struct MmaWarp {
   SharedMemory& shared;
   const uint32 tensor_memory;
@@ -840,9 +850,9 @@ struct MmaWarp {
   RingPosition<1> p[2];
 
   // Scores of a half: Q K', in steps of 16 columns, four to a panel.
-  __device__ __forceinline__ void multiply_q_k(int half) {
+  __device__ __forceinline__ void multiply_q_k(int half, int half_of_q) {
     if (elect_one()) {
-      const uint32 q_low = descriptor_q(shared, half);
+      const uint32 q_low = descriptor_q(shared, half_of_q);
       const uint32 k_low = descriptor_low(shared_address(shared.kv[kv.stage]));
       const uint32 rope_low = descriptor_low(shared_address(shared.k_rope[rope.stage]));
 #pragma unroll
@@ -888,6 +898,43 @@ struct MmaWarp {
     if (elect_one()) tensor_commit(shared.kv_empty[slot]);
   }
 
+  // Scores of a half's next block, where blocks are dealt in turn: of the first half's rows.
+  __device__ __forceinline__ void begin_own_block(int half) {
+    tensor_wait(shared.kv_full[kv.stage], kv.parity);
+    multiply_q_k(half, 0);
+    release(kv.stage);
+    kv.advance();
+    kv.advance();
+    rope.advance();
+  }
+
+  __device__ __forceinline__ void end_own_block(int half, RingPosition<kKvSlots>& v, const KeyBlocks& blocks, int block) {
+    tensor_wait(shared.kv_full[v.stage], v.parity);
+    multiply_p_v(half, v.stage, !is_first_of_output(blocks, block));
+    release(v.stage);
+    if (block - 2 < blocks.begin && elect_one()) tensor_commit(shared.o_full[half]);
+    v.advance();
+    v.advance();
+  }
+
+  // Scores run two blocks ahead, one for each half, and so the ring's position is that of the next K; V follows.
+  __device__ __forceinline__ void attend_in_turn(const KeyBlocks& blocks) {
+    static_assert(kKvSlots >= 3, "two K and a V");
+    RingPosition<kKvSlots> v = kv;
+    v.advance();
+    tensor_wait(shared.q_full[0], q[0].parity);
+    begin_own_block(0);
+    if (blocks.end - 1 > blocks.begin) begin_own_block(1);
+    for (int pair = blocks.end - 1; pair >= blocks.begin; pair -= 2) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const int block = pair - half;
+        if (block >= blocks.begin) end_own_block(half, v, blocks, block);
+        if (block - 2 >= blocks.begin) begin_own_block(half);
+      }
+    }
+  }
+
   __device__ __forceinline__ void advance_k() {
     kv.advance();
     rope.advance();
@@ -897,7 +944,7 @@ struct MmaWarp {
   __device__ __forceinline__ void begin_block(int half, const KeyBlocks& blocks, int block) {
     if (!sees(blocks, block)) return;
     if (block == blocks.end - 1) tensor_wait(shared.q_full[half], q[half].parity);
-    multiply_q_k(half);
+    multiply_q_k(half, half);
   }
 
   __device__ __forceinline__ void end_block(int half, const KeyBlocks& blocks, int block, int v_slot) {
@@ -936,7 +983,11 @@ struct MmaWarp {
   __device__ __forceinline__ void mma() {
     for (Tile tile = tiles.next(shared); tile.keys.batch != kNoTile; tile = tiles.next(shared)) {
       const KeyBlocks blocks(tile);
-      if (!blocks.empty()) attend(blocks, blocks_of_half(tile, 0), blocks_of_half(tile, 1));
+      if (takes_turns(tile)) {
+        if (!blocks.empty()) attend_in_turn(blocks);
+      } else if (!blocks.empty()) {
+        attend(blocks, blocks_of_half(tile, 0), blocks_of_half(tile, 1));
+      }
       q[0].advance();
       if (has_rows(tile, 1)) q[1].advance();
     }
@@ -974,10 +1025,19 @@ struct SoftmaxWarpgroup {
     return raw == -infinity() ? 0.0f : __fmul_rn(raw, arguments.softmax_scale_log2);
   }
 
-  // Hands a number to the correction thread of the same row.
+  // Hands a factor to the correction thread of the same row.
   __device__ __forceinline__ void publish(float value) {
     barrier_wait(shared.factor_empty[half], factor.parity ^ 1);
     shared.factor[half][thread()] = value;
+    warp_arrive(shared.factor_full[half]);
+    factor.advance();
+  }
+
+  // Hands it, in the place of a last factor, what softmax knows of the row.
+  __device__ __forceinline__ void publish_state() {
+    barrier_wait(shared.factor_empty[half], factor.parity ^ 1);
+    shared.factor[half][thread()] = maximum;
+    shared.sum[half][thread()] = sum;
     warp_arrive(shared.factor_full[half]);
     factor.advance();
   }
@@ -1055,29 +1115,31 @@ struct SoftmaxWarpgroup {
     sum = (partial[0] + partial[1]) + (partial[2] + partial[3]);
   }
 
-  __device__ __forceinline__ void attend(const Tile& tile, const KeyBlocks& blocks) {
-    for (int block = blocks.end - 1; block >= blocks.begin; --block) {
-      const bool is_first = block == blocks.end - 1;
-      // The first block is the last of the keys: it always carries the mask.
-      if (is_first || mask_status(blocks, block) == MaskStatus::kPartial) {
+  __device__ __forceinline__ void attend(const Tile& tile, const KeyBlocks& blocks, bool in_turn) {
+    const int first = blocks.end - 1 - (in_turn ? half : 0);
+    for (int block = first; block >= blocks.begin; block -= in_turn ? 2 : 1) {
+      const bool is_first = block == first;
+      // The last of the keys always carry the mask.
+      if (block == blocks.end - 1 || mask_status(blocks, block) == MaskStatus::kPartial) {
         attend_block<true>(block, is_first);
       } else {
-        attend_block<false>(block, false);
+        attend_block<false>(block, is_first);
       }
     }
-    float denominator = sum;
-    publish(denominator == 0.0f ? 0.0f : 1.0f / denominator);
+    if (first >= blocks.begin) publish_state();
   }
 
   __device__ __forceinline__ void softmax() {
     for (Tile tile = tiles.next(shared); tile.keys.batch != kNoTile; tile = tiles.next(shared)) {
-      if (!has_rows(tile, half)) continue;
-      position = tile.row + half * kHalfM + thread() + tile.keys.length - tile.queries.length;
+      const bool in_turn = takes_turns(tile);
+      const int half_of_rows = in_turn ? 0 : half;
+      const KeyBlocks blocks = blocks_of_half(tile, half_of_rows);
+      if (blocks.empty()) continue;
+      position = tile.row + half_of_rows * kHalfM + thread() + tile.keys.length - tile.queries.length;
       seqlen_k = tile.keys.length;
       maximum = -infinity();
       sum = 0.0f;
-      const KeyBlocks blocks = blocks_of_half(tile, half);
-      if (!blocks.empty()) attend(tile, blocks);
+      attend(tile, blocks, in_turn);
     }
   }
 };
@@ -1086,10 +1148,17 @@ struct SoftmaxWarpgroup {
 // Correction warpgroup and store warp
 // ---------------------------------------------------------------------------------------------------------------------
 
+// What softmax knows of a row over the keys that a half has visited; to begin with, none.
+struct RowState {
+  float maximum = -infinity();
+  float sum = 0.0f;
+};
+
 // Rescales the outputs of both halves in tensor memory between two products, and in the end brings them to shared memory:
 // a thread is a row of each half. The softmax threads never touch an output.
 struct CorrectionWarpgroup {
   SharedMemory& shared;
+  const Arguments& arguments;
   const uint32 tensor_memory;
   TileReader tiles;
   RingPosition<1> factor[2];
@@ -1105,6 +1174,14 @@ struct CorrectionWarpgroup {
     warp_arrive(shared.factor_empty[half]);
     factor[half].advance();
     return value;
+  }
+
+  __device__ __forceinline__ RowState take_state(int half) {
+    barrier_wait(shared.factor_full[half], factor[half].parity);
+    const RowState state = {shared.factor[half][thread()], shared.sum[half][thread()]};
+    warp_arrive(shared.factor_empty[half]);
+    factor[half].advance();
+    return state;
   }
 
   // Multiplies the output by the row's factor and lets the next product add to it. The product before is complete: the
@@ -1132,66 +1209,162 @@ struct CorrectionWarpgroup {
     tensor_arrive(shared.p_ready[half]);
   }
 
-  // Lays the output, times `scale`, into the half's own place in Q, now out of use, as TMA expects it: panels of 64
-  // columns whose 16-byte chunks are swizzled. Rows that have seen no key are 0.
-  __device__ __forceinline__ void scale_write_output(int half, float scale, bool has_keys) {
+  // The exponents' reference in base 2. A row that has seen no key refers to 0, so that -inf - -inf never occurs. The
+  // product is rounded on its own (no fused multiply-add), the same at every use: for large scores its error is
+  // large, but the same in every factor, and cancels.
+  __device__ __forceinline__ float reference(float raw) const {
+    return raw == -infinity() ? 0.0f : __fmul_rn(raw, arguments.softmax_scale_log2);
+  }
+
+  // What sums and outputs that refer to `from` lack where they are to refer to `to`.
+  __device__ __forceinline__ float decay(float from, float to) const {
+    return from == -infinity() ? 0.0f : exp2_approx(reference(from) - reference(to));
+  }
+
+  // By what the output of a row is multiplied in the end: 0 if it has seen no key.
+  __device__ __forceinline__ float scale_of(const Tile& tile, const RowState& state) const {
+    float denominator = state.sum;
+    return denominator == 0.0f ? 0.0f : 1.0f / denominator;
+  }
+
+  // Lays columns of the row into a half's place in Q, now out of use, as TMA expects them: panels of 64 columns whose
+  // 16-byte chunks are swizzled.
+  template <int kColumns>
+  __device__ __forceinline__ void stage_columns(int half, int column, const float (&output)[kColumns]) {
     const int row = thread();
 #pragma unroll
-    for (int column = 0; column < kVHeadDim; column += 32) {
-      float output[32];
-      if (has_keys) {
-        tensor_load_32(output, output_of(tensor_memory, half) + lanes_of_warp() + column);
-        wait_tensor_loads();
-        tie_registers(output);
-      } else {
-#pragma unroll
-        for (int i = 0; i < 32; ++i) output[i] = 0.0f;
-      }
-#pragma unroll
-      for (int i = 0; i < 32; i += 8) {
-        const int chunk = (column + i) % 64 / 8;
-        const uint32 address = shared_address(shared.q[half][column / 64][row]) + ((chunk ^ row % 8) << 4);
-        store_16_bytes(address, pack(output[i] * scale, output[i + 1] * scale),
-                       pack(output[i + 2] * scale, output[i + 3] * scale),
-                       pack(output[i + 4] * scale, output[i + 5] * scale),
-                       pack(output[i + 6] * scale, output[i + 7] * scale));
-      }
+    for (int i = 0; i < kColumns; i += 8) {
+      const int chunk = (column + i) % 64 / 8;
+      const uint32 address = shared_address(shared.q[half][column / 64][row]) + ((chunk ^ row % 8) << 4);
+      store_16_bytes(address, pack(output[i], output[i + 1]), pack(output[i + 2], output[i + 3]),
+                     pack(output[i + 4], output[i + 5]), pack(output[i + 6], output[i + 7]));
     }
+  }
+
+  __device__ __forceinline__ void hand_to_store(int half) {
     fence_async_proxy();
     warp_arrive(shared.o_staged[half]);
   }
 
-  __device__ __forceinline__ void finish(int half, bool has_keys) {
-    float scale = 0.0f;
+  // Lays the sum of the first `outputs` outputs, each times its scale, into the first half's place.
+  __device__ __forceinline__ void add_write_outputs(const float (&scale)[kOutputs], int outputs) {
+#pragma unroll
+    for (int column = 0; column < kVHeadDim; column += 16) {
+      float sum[16] = {};
+#pragma unroll
+      for (int i = 0; i < kOutputs; ++i) {
+        if (i < outputs) {
+          float output[16];
+          tensor_load_16(output, output_of(tensor_memory, i) + lanes_of_warp() + column);
+          wait_tensor_loads();
+          tie_registers(output);
+#pragma unroll
+          for (int j = 0; j < 16; ++j) sum[j] = fmaf(output[j], scale[i], sum[j]);
+        }
+      }
+      stage_columns(0, column, sum);
+    }
+    hand_to_store(0);
+  }
+
+  // Takes together what the halves that had blocks know of a row, and adds their outputs.
+  __device__ __forceinline__ void finish_in_turn(const Tile& tile, int blocks) {
+    RowState own[2];
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      if (half < blocks) own[half] = take_state(half);
+    }
+    const float maximum = fmaxf(own[0].maximum, own[1].maximum);
+    const float share[2] = {decay(own[0].maximum, maximum), decay(own[1].maximum, maximum)};
+    const RowState row = {maximum, __fmul_rn(own[0].sum, share[0]) + __fmul_rn(own[1].sum, share[1])};
+    const float divided = scale_of(tile, row);
+    const float scale[kOutputs] = {share[0] * divided, share[1] * divided};
+    const int outputs = min(blocks, kOutputs);
+#pragma unroll
+    for (int i = 0; i < kOutputs; ++i) {
+      if (i < outputs) {
+        tensor_wait(shared.o_full[i], o[i].parity);
+        o[i].advance();
+      }
+    }
+    if (outputs == 0) barrier_wait(shared.q_full[0], q[0].parity);
+    add_write_outputs(scale, outputs);
+    q[0].advance();
+  }
+
+  __device__ __forceinline__ void correct_in_turn(const Tile& tile, const KeyBlocks& blocks) {
+    for (int pair = blocks.end - 1; pair >= blocks.begin; pair -= 2) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const int block = pair - half;
+        if (block < blocks.begin) continue;
+        if (is_first_of_output(blocks, block)) {
+          // The output of the tile before has been read: the product may overwrite it.
+          tensor_arrive(shared.p_ready[half]);
+        } else {
+          rescale(half);
+        }
+      }
+    }
+    finish_in_turn(tile, blocks.end - blocks.begin);
+  }
+
+  // Lays a half's output, times `scale`, into its place. Rows that have seen no key are 0.
+  __device__ __forceinline__ void scale_write_output(int half, float scale, bool has_keys) {
+#pragma unroll
+    for (int column = 0; column < kVHeadDim; column += 32) {
+      float output[32] = {};
+      if (has_keys) {
+        tensor_load_32(output, output_of(tensor_memory, half) + lanes_of_warp() + column);
+        wait_tensor_loads();
+        tie_registers(output);
+#pragma unroll
+        for (int i = 0; i < 32; ++i) output[i] *= scale;
+      }
+      stage_columns(half, column, output);
+    }
+    hand_to_store(half);
+  }
+
+  __device__ __forceinline__ void finish(const Tile& tile, int half, bool has_keys) {
+    RowState row;
     if (has_keys) {
-      scale = take_factor(half);
+      row = take_state(half);
       tensor_wait(shared.o_full[half], o[half].parity);
       o[half].advance();
     } else {
       barrier_wait(shared.q_full[half], q[half].parity);
     }
-    scale_write_output(half, scale, has_keys);
     q[half].advance();
+    scale_write_output(half, scale_of(tile, row), has_keys);
+  }
+
+  __device__ __forceinline__ void correct_halves(const Tile& tile, const KeyBlocks& blocks) {
+    const KeyBlocks halves[2] = {blocks_of_half(tile, 0), blocks_of_half(tile, 1)};
+    // The outputs of the tile before have been read: the first product may overwrite them.
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      if (!halves[half].empty()) tensor_arrive(shared.p_ready[half]);
+    }
+    for (int block = blocks.end - 2; block >= blocks.begin; --block) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        if (sees(halves[half], block) && block != halves[half].end - 1) rescale(half);
+      }
+    }
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      finish(tile, half, !halves[half].empty());
+    }
   }
 
   __device__ __forceinline__ void correction() {
     for (Tile tile = tiles.next(shared); tile.keys.batch != kNoTile; tile = tiles.next(shared)) {
       const KeyBlocks blocks(tile);
-      const KeyBlocks halves[2] = {blocks_of_half(tile, 0), blocks_of_half(tile, 1)};
-      // The outputs of the tile before have been read: the first product may overwrite them.
-#pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        if (!halves[half].empty()) tensor_arrive(shared.p_ready[half]);
-      }
-      for (int block = blocks.end - 2; block >= blocks.begin; --block) {
-#pragma unroll
-        for (int half = 0; half < 2; ++half) {
-          if (sees(halves[half], block) && block != halves[half].end - 1) rescale(half);
-        }
-      }
-#pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        if (has_rows(tile, half)) finish(half, !halves[half].empty());
+      if (takes_turns(tile)) {
+        correct_in_turn(tile, blocks);
+      } else {
+        correct_halves(tile, blocks);
       }
     }
   }
@@ -1256,7 +1429,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1) mla_prefill_sm100a_192
     SoftmaxWarpgroup{shared, arguments, tensor_memory, warpgroup}.softmax();
   } else if (warpgroup == 2) {
     release_registers<kCorrectionRegisters>();
-    CorrectionWarpgroup{shared, tensor_memory}.correction();
+    CorrectionWarpgroup{shared, arguments, tensor_memory}.correction();
   } else {
     release_registers<kIssueRegisters>();
     if (warp == kLoadWarp) {

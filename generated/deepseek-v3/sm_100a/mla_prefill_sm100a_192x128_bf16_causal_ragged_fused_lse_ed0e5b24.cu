@@ -28,7 +28,7 @@
 //            warpgroup 2, 88 registers a thread: rescales both outputs, in the end brings them to shared memory
 //            warpgroup 3, 56 registers a thread: a warp each draws tiles and loads, issues products, stores; one is idle
 // Registers  about 168 of a softmax thread: a row of scores and some packed probabilities
-// Shared     Q 48 + KV 128 + K_ROPE 32 + barriers 3.3 = 212 of 227 KiB
+// Shared     Q 48 + KV 128 + K_ROPE 32 + barriers 2.3 = 211 of 227 KiB
 // Tensor     S0 0-127, P0 64-127, S1 128-255, P1 192-255, O0 256-383, O1 384-511 of 512 columns
 //
 // Barriers   (arrivals and bytes of one phase)
@@ -51,7 +51,7 @@
 // Schedule
 //   load warp   tile -> K(n) -> V(n) -> Q -> { K(n-1) -> V(n-1) }
 //   MMA warp    S0 = Q K(n)' -> S1 = Q K(n-1)' -> { O0 += P0 V(n) -> S0 = Q K(n-2)' -> O1 += P1 V(n-1) -> S1 }
-//   softmax     S -> maximum -> factor to correction -> P, in two parts -> sum; in the end each half's share / sum
+//   softmax     S -> maximum -> factor to correction -> P, in two parts -> sum; in the end both to correction
 //   correction  { O *= factor }; in the end the sum of O * share / sum -> shared memory -> store warp
 using uint16 = unsigned short;
 using uint32 = unsigned int;
@@ -97,10 +97,6 @@ constexpr uint32 kKBytes = kElementBytes * kTileN * kQkHeadDim;
 constexpr uint32 kVBytes = kElementBytes * kTileN * kVHeadDim;
 
 constexpr int kThreads = 128 * 4;
-
-// Named barriers; 0 is __syncthreads.
-constexpr int kMergeBarrier = 4;  // both halves have said what they know of their rows
-constexpr int kSoftmaxThreads = 128 * 2;
 
 // The scalars and pointers of a launch.
 struct Arguments {
@@ -691,11 +687,11 @@ struct __align__(1024) SharedMemory {
   uint64 tile_full[2];  // load warp -> all other warps
   uint64 tile_empty[2];  // all other warps -> load warp
   Tile tile[2];  // announced tiles
-  float factor[2][128];  // of each row: what its output lacks, in the end 1 / sum
-  float state[2][2][128];  // of each row: maximum and sum over a half's key tiles
+  float factor[2][128];  // of each row: what its output lacks, in the end its maximum
+  float sum[2][128];  // of each row, in the end: of exponentials
   uint32 tensor_memory[1];  // address of the first column
 };
-static_assert(sizeof(SharedMemory) == 217088, "the plan's shared-memory map");
+static_assert(sizeof(SharedMemory) == 216064, "the plan's shared-memory map");
 static_assert(sizeof(Tile) == 32, "the plan's size of a tile");
 
 __device__ __forceinline__ void init_barriers(SharedMemory& shared) {
@@ -721,6 +717,7 @@ __device__ __forceinline__ void init_barriers(SharedMemory& shared) {
 
 // A tile has kHalfM query rows. Its key blocks are dealt in turn to two halves, the last block to the first half. Each
 // has scores and probabilities of its own in tensor memory, and an output of its own; in the end the two are added.
+// Where blocks are dealt in turn.
 __device__ __forceinline__ bool is_first_of_output(const KeyBlocks& blocks, int block) {
   return block + kOutputs >= blocks.end;
 }
@@ -782,7 +779,7 @@ struct LoadWarp {
   const TensorMap& v_map;
   RingPosition<kKvSlots> kv;  // K and V of a block take turns
   RingPosition<kRopeBuffers> rope;
-  RingPosition<1> q;
+  RingPosition<1> q[1];
   RingPosition<kTileSlots> slot;
 
   __device__ __forceinline__ void announce(const Tile& tile) {
@@ -797,7 +794,7 @@ struct LoadWarp {
   // The query rows. Those that see no key are not needed; their place is handed over as it is.
   __device__ __forceinline__ void load_q(const Tile& tile, bool has_keys) {
     uint64& full = shared.q_full[0];
-    barrier_wait(shared.q_empty[0], q.parity ^ 1);
+    barrier_wait(shared.q_empty[0], q[0].parity ^ 1);
     if (elect_one()) {
       if (!has_keys) {
         barrier_arrive(full);
@@ -808,7 +805,7 @@ struct LoadWarp {
         load_clipped(shared.q[0][2], q_map, full, 128, tile.head, tile.row, tile.queries);
       }
     }
-    q.advance();
+    q[0].advance();
   }
 
   // The nope columns go into a slot of the ring, the rope columns into a buffer of their own; one barrier counts both.
@@ -879,9 +876,9 @@ struct LoadWarp {
 // MMA warp
 // ---------------------------------------------------------------------------------------------------------------------
 
-// The low descriptor word of the rows of Q: K-major, panels of 64 columns.
-__device__ __forceinline__ uint32 descriptor_q(const SharedMemory& shared) {
-  return descriptor_low(shared_address(shared.q[0]));
+// The low descriptor word of 128 rows of Q: K-major, panels of 64 columns.
+__device__ __forceinline__ uint32 descriptor_q(const SharedMemory& shared, int half) {
+  return descriptor_low(shared_address(shared.q[half]));
 }
 
 // Issues all products, from one lane. While one half's softmax runs, the tensor cores serve the other. The scores of a
@@ -890,16 +887,15 @@ struct MmaWarp {
   SharedMemory& shared;
   const uint32 tensor_memory;
   TileReader tiles;
-  RingPosition<kKvSlots> kv;  // of the next K, whose scores run ahead of products with V
-  RingPosition<kKvSlots> v = {1, 0};
+  RingPosition<kKvSlots> kv;
   RingPosition<kRopeBuffers> rope;
-  RingPosition<1> q;
+  RingPosition<1> q[1];
   RingPosition<1> p[2];
 
   // Scores of a half: Q K', in steps of 16 columns, four to a panel.
-  __device__ __forceinline__ void multiply_q_k(int half) {
+  __device__ __forceinline__ void multiply_q_k(int half, int half_of_q) {
     if (elect_one()) {
-      const uint32 q_low = descriptor_q(shared);
+      const uint32 q_low = descriptor_q(shared, half_of_q);
       const uint32 k_low = descriptor_low(shared_address(shared.kv[kv.stage]));
       const uint32 rope_low = descriptor_low(shared_address(shared.k_rope[rope.stage]));
 #pragma unroll
@@ -945,17 +941,17 @@ struct MmaWarp {
     if (elect_one()) tensor_commit(shared.kv_empty[slot]);
   }
 
-  // Scores of a half's next block.
-  __device__ __forceinline__ void begin_block(int half) {
+  // Scores of a half's next block, where blocks are dealt in turn: of the first half's rows.
+  __device__ __forceinline__ void begin_own_block(int half) {
     tensor_wait(shared.kv_full[kv.stage], kv.parity);
-    multiply_q_k(half);
+    multiply_q_k(half, 0);
     release(kv.stage);
     kv.advance();
     kv.advance();
     rope.advance();
   }
 
-  __device__ __forceinline__ void end_block(int half, const KeyBlocks& blocks, int block) {
+  __device__ __forceinline__ void end_own_block(int half, RingPosition<kKvSlots>& v, const KeyBlocks& blocks, int block) {
     tensor_wait(shared.kv_full[v.stage], v.parity);
     multiply_p_v(half, v.stage, !is_first_of_output(blocks, block));
     release(v.stage);
@@ -964,17 +960,20 @@ struct MmaWarp {
     v.advance();
   }
 
-  // Scores run two blocks ahead, one for each half.
-  __device__ __forceinline__ void attend(const KeyBlocks& blocks) {
-    tensor_wait(shared.q_full[0], q.parity);
-    begin_block(0);
-    if (blocks.end - 1 > blocks.begin) begin_block(1);
+  // Scores run two blocks ahead, one for each half, and so the ring's position is that of the next K; V follows.
+  __device__ __forceinline__ void attend_in_turn(const KeyBlocks& blocks) {
+    static_assert(kKvSlots >= 3, "two K and a V");
+    RingPosition<kKvSlots> v = kv;
+    v.advance();
+    tensor_wait(shared.q_full[0], q[0].parity);
+    begin_own_block(0);
+    if (blocks.end - 1 > blocks.begin) begin_own_block(1);
     for (int pair = blocks.end - 1; pair >= blocks.begin; pair -= 2) {
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         const int block = pair - half;
-        if (block >= blocks.begin) end_block(half, blocks, block);
-        if (block - 2 >= blocks.begin) begin_block(half);
+        if (block >= blocks.begin) end_own_block(half, v, blocks, block);
+        if (block - 2 >= blocks.begin) begin_own_block(half);
       }
     }
   }
@@ -982,8 +981,8 @@ struct MmaWarp {
   __device__ __forceinline__ void mma() {
     for (Tile tile = tiles.next(shared); tile.keys.batch != kNoTile; tile = tiles.next(shared)) {
       const KeyBlocks blocks(tile);
-      if (!blocks.empty()) attend(blocks);
-      q.advance();
+      if (!blocks.empty()) attend_in_turn(blocks);
+      q[0].advance();
     }
   }
 };
@@ -1020,15 +1019,19 @@ struct SoftmaxWarpgroup {
     return raw == -infinity() ? 0.0f : __fmul_rn(raw, arguments.softmax_scale_log2);
   }
 
-  // What sums and outputs that refer to `from` lack where they are to refer to `to`.
-  __device__ __forceinline__ float decay(float from, float to) const {
-    return from == -infinity() ? 0.0f : exp2_approx(reference(from) - reference(to));
-  }
-
-  // Hands a number to the correction thread of the same row.
+  // Hands a factor to the correction thread of the same row.
   __device__ __forceinline__ void publish(float value) {
     barrier_wait(shared.factor_empty[half], factor.parity ^ 1);
     shared.factor[half][thread()] = value;
+    warp_arrive(shared.factor_full[half]);
+    factor.advance();
+  }
+
+  // Hands it, in the place of a last factor, what softmax knows of the row.
+  __device__ __forceinline__ void publish_state() {
+    barrier_wait(shared.factor_empty[half], factor.parity ^ 1);
+    shared.factor[half][thread()] = maximum;
+    shared.sum[half][thread()] = sum;
     warp_arrive(shared.factor_full[half]);
     factor.advance();
   }
@@ -1106,25 +1109,10 @@ struct SoftmaxWarpgroup {
     sum = (partial[0] + partial[1]) + (partial[2] + partial[3]);
   }
 
-  // Combines what both halves know of the row, into what it is over all keys. Gives the factor that this half's output
-  // then needs.
-  __device__ __forceinline__ float merge() {
-    shared.state[half][0][thread()] = maximum;
-    shared.state[half][1][thread()] = sum;
-    named_barrier_sync(kMergeBarrier, kSoftmaxThreads);
-    const float other_maximum = shared.state[half ^ 1][0][thread()];
-    const float other_sum = shared.state[half ^ 1][1][thread()];
-    named_barrier_sync(kMergeBarrier, kSoftmaxThreads);  // the next tile's may come
-    const float merged = fmaxf(maximum, other_maximum);
-    const float share = decay(maximum, merged);
-    sum = __fmul_rn(sum, share) + __fmul_rn(other_sum, decay(other_maximum, merged));
-    maximum = merged;
-    return share;
-  }
-
   __device__ __forceinline__ void attend(const Tile& tile, const KeyBlocks& blocks) {
-    for (int block = blocks.end - 1 - half; block >= blocks.begin; block -= 2) {
-      const bool is_first = is_first_of_output(blocks, block);
+    const int first = blocks.end - 1 - half;
+    for (int block = first; block >= blocks.begin; block -= 2) {
+      const bool is_first = block == first;
       // The last of the keys always carry the mask.
       if (block == blocks.end - 1 || mask_status(blocks, block) == MaskStatus::kPartial) {
         attend_block<true>(block, is_first);
@@ -1132,30 +1120,18 @@ struct SoftmaxWarpgroup {
         attend_block<false>(block, is_first);
       }
     }
-    const float share = merge();
-    float denominator = sum;
-    if (blocks.end - half > blocks.begin) publish(denominator == 0.0f ? 0.0f : share / denominator);
-  }
-
-  // Natural logarithm of the row's sum of exponentials; -inf for a row that sees no key. A sink is not part of it.
-  __device__ __forceinline__ void store_lse(const Tile& tile) const {
-    const int row = tile.row + thread();
-    if (row >= tile.queries.length) return;
-    const float lse = (reference(maximum) + log2_approx(sum)) * kLn2;  // log2(0) is -inf
-    const int query = tile.queries.offset + row;
-    const int64 element = query * arguments.lse_row_stride;
-    arguments.lse[element + tile.head * arguments.lse_head_stride] = lse;
+    if (first >= blocks.begin) publish_state();
   }
 
   __device__ __forceinline__ void softmax() {
     for (Tile tile = tiles.next(shared); tile.keys.batch != kNoTile; tile = tiles.next(shared)) {
+      const KeyBlocks blocks(tile);
+      if (blocks.empty()) continue;
       position = tile.row + thread() + tile.keys.length - tile.queries.length;
       seqlen_k = tile.keys.length;
       maximum = -infinity();
       sum = 0.0f;
-      const KeyBlocks blocks(tile);
-      if (!blocks.empty()) attend(tile, blocks);
-      if (half == 0) store_lse(tile);
+      attend(tile, blocks);
     }
   }
 };
@@ -1164,15 +1140,22 @@ struct SoftmaxWarpgroup {
 // Correction warpgroup and store warp
 // ---------------------------------------------------------------------------------------------------------------------
 
+// What softmax knows of a row over the keys that a half has visited; to begin with, none.
+struct RowState {
+  float maximum = -infinity();
+  float sum = 0.0f;
+};
+
 // Rescales the outputs of both halves in tensor memory between two products, and in the end brings them to shared memory:
 // a thread is a row of each half. The softmax threads never touch an output.
 struct CorrectionWarpgroup {
   SharedMemory& shared;
+  const Arguments& arguments;
   const uint32 tensor_memory;
   TileReader tiles;
   RingPosition<1> factor[2];
   RingPosition<1> o[kOutputs];
-  RingPosition<1> q;
+  RingPosition<1> q[1];
 
   __device__ __forceinline__ int thread() const { return threadIdx.x % 128; }
 
@@ -1183,6 +1166,14 @@ struct CorrectionWarpgroup {
     warp_arrive(shared.factor_empty[half]);
     factor[half].advance();
     return value;
+  }
+
+  __device__ __forceinline__ RowState take_state(int half) {
+    barrier_wait(shared.factor_full[half], factor[half].parity);
+    const RowState state = {shared.factor[half][thread()], shared.sum[half][thread()]};
+    warp_arrive(shared.factor_empty[half]);
+    factor[half].advance();
+    return state;
   }
 
   // Multiplies the output by the row's factor and lets the next product add to it. The product before is complete: the
@@ -1210,10 +1201,55 @@ struct CorrectionWarpgroup {
     tensor_arrive(shared.p_ready[half]);
   }
 
-  // Lays the output into Q's place, now out of use, as TMA expects it: panels of 64 columns whose 16-byte chunks are
-  // swizzled. It is the sum of the `outputs` that have seen keys, each times its scale.
-  __device__ __forceinline__ void scale_write_output(const float (&scale)[kOutputs], int outputs) {
+  // The exponents' reference in base 2. A row that has seen no key refers to 0, so that -inf - -inf never occurs. The
+  // product is rounded on its own (no fused multiply-add), the same at every use: for large scores its error is
+  // large, but the same in every factor, and cancels.
+  __device__ __forceinline__ float reference(float raw) const {
+    return raw == -infinity() ? 0.0f : __fmul_rn(raw, arguments.softmax_scale_log2);
+  }
+
+  // What sums and outputs that refer to `from` lack where they are to refer to `to`.
+  __device__ __forceinline__ float decay(float from, float to) const {
+    return from == -infinity() ? 0.0f : exp2_approx(reference(from) - reference(to));
+  }
+
+  // Natural logarithm of the row's sum of exponentials; -inf for a row that sees no key. A sink is not part of it.
+  __device__ __forceinline__ void store_lse(const Tile& tile, int half, const RowState& state) const {
+    const int row = tile.row + half * kHalfM + thread();
+    if (row >= tile.queries.length) return;
+    const float lse = (reference(state.maximum) + log2_approx(state.sum)) * kLn2;  // log2(0) is -inf
+    const int query = tile.queries.offset + row;
+    const int64 element = query * arguments.lse_row_stride;
+    arguments.lse[element + tile.head * arguments.lse_head_stride] = lse;
+  }
+
+  // By what the output of a row is multiplied in the end: 0 if it has seen no key.
+  __device__ __forceinline__ float scale_of(const Tile& tile, const RowState& state) const {
+    float denominator = state.sum;
+    return denominator == 0.0f ? 0.0f : 1.0f / denominator;
+  }
+
+  // Lays columns of the row into a half's place in Q, now out of use, as TMA expects them: panels of 64 columns whose
+  // 16-byte chunks are swizzled.
+  template <int kColumns>
+  __device__ __forceinline__ void stage_columns(int half, int column, const float (&output)[kColumns]) {
     const int row = thread();
+#pragma unroll
+    for (int i = 0; i < kColumns; i += 8) {
+      const int chunk = (column + i) % 64 / 8;
+      const uint32 address = shared_address(shared.q[half][column / 64][row]) + ((chunk ^ row % 8) << 4);
+      store_16_bytes(address, pack(output[i], output[i + 1]), pack(output[i + 2], output[i + 3]),
+                     pack(output[i + 4], output[i + 5]), pack(output[i + 6], output[i + 7]));
+    }
+  }
+
+  __device__ __forceinline__ void hand_to_store(int half) {
+    fence_async_proxy();
+    warp_arrive(shared.o_staged[half]);
+  }
+
+  // Lays the sum of the first `outputs` outputs, each times its scale, into the first half's place.
+  __device__ __forceinline__ void add_write_outputs(const float (&scale)[kOutputs], int outputs) {
 #pragma unroll
     for (int column = 0; column < kVHeadDim; column += 16) {
       float sum[16] = {};
@@ -1228,50 +1264,57 @@ struct CorrectionWarpgroup {
           for (int j = 0; j < 16; ++j) sum[j] = fmaf(output[j], scale[i], sum[j]);
         }
       }
-#pragma unroll
-      for (int i = 0; i < 16; i += 8) {
-        const int chunk = (column + i) % 64 / 8;
-        const uint32 address = shared_address(shared.q[0][column / 64][row]) + ((chunk ^ row % 8) << 4);
-        store_16_bytes(address, pack(sum[i], sum[i + 1]), pack(sum[i + 2], sum[i + 3]),
-                       pack(sum[i + 4], sum[i + 5]), pack(sum[i + 6], sum[i + 7]));
-      }
+      stage_columns(0, column, sum);
     }
-    fence_async_proxy();
-    warp_arrive(shared.o_staged[0]);
+    hand_to_store(0);
   }
 
-  __device__ __forceinline__ void finish(int outputs) {
-    float scale[kOutputs] = {};
-    if (outputs == 0) barrier_wait(shared.q_full[0], q.parity);
+  // Takes together what the halves that had blocks know of a row, and adds their outputs.
+  __device__ __forceinline__ void finish_in_turn(const Tile& tile, int blocks) {
+    RowState own[2];
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      if (half < blocks) own[half] = take_state(half);
+    }
+    const float maximum = fmaxf(own[0].maximum, own[1].maximum);
+    const float share[2] = {decay(own[0].maximum, maximum), decay(own[1].maximum, maximum)};
+    const RowState row = {maximum, __fmul_rn(own[0].sum, share[0]) + __fmul_rn(own[1].sum, share[1])};
+    const float divided = scale_of(tile, row);
+    const float scale[kOutputs] = {share[0] * divided, share[1] * divided};
+    const int outputs = min(blocks, kOutputs);
 #pragma unroll
     for (int i = 0; i < kOutputs; ++i) {
       if (i < outputs) {
-        scale[i] = take_factor(i);
         tensor_wait(shared.o_full[i], o[i].parity);
         o[i].advance();
       }
     }
-    scale_write_output(scale, outputs);
-    q.advance();
+    if (outputs == 0) barrier_wait(shared.q_full[0], q[0].parity);
+    add_write_outputs(scale, outputs);
+    q[0].advance();
+    store_lse(tile, 0, row);
+  }
+
+  __device__ __forceinline__ void correct_in_turn(const Tile& tile, const KeyBlocks& blocks) {
+    for (int pair = blocks.end - 1; pair >= blocks.begin; pair -= 2) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const int block = pair - half;
+        if (block < blocks.begin) continue;
+        if (is_first_of_output(blocks, block)) {
+          // The output of the tile before has been read: the product may overwrite it.
+          tensor_arrive(shared.p_ready[half]);
+        } else {
+          rescale(half);
+        }
+      }
+    }
+    finish_in_turn(tile, blocks.end - blocks.begin);
   }
 
   __device__ __forceinline__ void correction() {
     for (Tile tile = tiles.next(shared); tile.keys.batch != kNoTile; tile = tiles.next(shared)) {
-      const KeyBlocks blocks(tile);
-      for (int pair = blocks.end - 1; pair >= blocks.begin; pair -= 2) {
-#pragma unroll
-        for (int half = 0; half < 2; ++half) {
-          const int block = pair - half;
-          if (block < blocks.begin) continue;
-          if (is_first_of_output(blocks, block)) {
-            // The output of the tile before has been read: the product may overwrite it.
-            tensor_arrive(shared.p_ready[half]);
-          } else {
-            rescale(half);
-          }
-        }
-      }
-      finish(min(blocks.end - blocks.begin, kOutputs));
+      correct_in_turn(tile, KeyBlocks(tile));
     }
   }
 };
@@ -1281,12 +1324,12 @@ struct StoreWarp {
   SharedMemory& shared;
   const TensorMap& out_map;
   TileReader tiles;
-  RingPosition<1> o;
+  RingPosition<1> o[1];
 
   __device__ __forceinline__ void store() {
     for (Tile tile = tiles.next(shared); tile.keys.batch != kNoTile; tile = tiles.next(shared)) {
-      barrier_wait(shared.o_staged[0], o.parity);
-      o.advance();
+      barrier_wait(shared.o_staged[0], o[0].parity);
+      o[0].advance();
       if (elect_one()) {
 #pragma unroll
         for (int panel = 0; panel < kVHeadDim / 64; ++panel) {
@@ -1329,7 +1372,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1) mla_prefill_sm100a_192
     SoftmaxWarpgroup{shared, arguments, tensor_memory, warpgroup}.softmax();
   } else if (warpgroup == 2) {
     release_registers<kCorrectionRegisters>();
-    CorrectionWarpgroup{shared, tensor_memory}.correction();
+    CorrectionWarpgroup{shared, arguments, tensor_memory}.correction();
   } else {
     release_registers<kIssueRegisters>();
     if (warp == kLoadWarp) {

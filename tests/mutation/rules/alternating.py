@@ -26,9 +26,22 @@ RULES = (
     replaced(
         "turns-same-blocks",
         "both halves take the first half's blocks",
-        r"blocks\.end - 1 - half(?=; block)",
-        "blocks.end - 1",
+        r"(?<=int first = blocks\.end - 1 - )(?:half|\(in_turn \? half : 0\))",
+        "0",
     ),
+    replaced(
+        "turns-never",
+        "a half without rows is given blocks of its own",
+        r"return !has_rows\(tile, 1\);",
+        "return false;",
+    ),
+    replaced(
+        "turns-of-other-rows",
+        "the second half has rows that there are not",
+        r"in_turn \? 0 : half;",
+        "half;",
+    ),
+    replaced("turns-each-block", "each half takes every block", r"in_turn \? 2 : 1", "1"),
     replaced(
         "turns-all-blocks",
         "a role goes on to the other half's block",
@@ -44,8 +57,8 @@ RULES = (
     replaced(
         "turns-behind-end",
         "a block behind the last one is taken",
-        r"if \(block (?:- 2 )?>= blocks\.begin\) (?=end_block|begin_block)|if \(block < blocks\.begin\) continue;"
-        r"|if \(blocks\.end - 1 > blocks\.begin\) (?=begin_block)",
+        r"if \(block (?:- 2 )?>= blocks\.begin\) (?=end_own|begin_own)|if \(block < blocks\.begin\) continue;"
+        r"|if \(blocks\.end - 1 > blocks\.begin\) (?=begin_own)",
         "",
     ),
     replaced(
@@ -60,38 +73,38 @@ RULES = (
         r"block - 2 < blocks\.begin && ",
         "",
     ),
-    replaced("v-behind-k", "V's slots begin where K's do", r"v = \{1, 0\};", "v = {0, 0};"),
+    replaced("v-behind-k", "V's slots begin where K's do", r"(v = kv;\s*)v\.advance\(\);", r"\1;"),
     # What a row knows in the end.
     replaced("merge-of-own", "the own state for the other half's", r"\[half \^ 1\]", "[half]"),
     replaced(
         "merge-maximum",
         "the maximum of one half",
-        r"fmaxf\(maximum, other_maximum\)",
-        "maximum",
+        r"fmaxf\(own\[0\]\.maximum, own\[1\]\.maximum\)",
+        "own[0].maximum",
     ),
     replaced(
         "merge-sum",
         "the sum of one half",
-        r" \+ __fmul_rn\(other_sum, [^;]*;",
-        ";",
+        r"__fmul_rn\(own\[\d\]\.sum, share\[\d\]\)",
+        "0.0f",
     ),
     replaced(
         "merge-sum-as-it-is",
-        "the other half's sum with its own reference",
-        r"__fmul_rn\(other_sum, decay\(other_maximum, merged\)\)",
-        "other_sum",
+        "a half's sum with its own reference",
+        r"__fmul_rn\((own\[\d\]\.sum), share\[\d\]\)",
+        r"\1",
     ),
     replaced(
         "merge-share",
         "an output with its own reference",
-        r"(const float share = )decay\(maximum, merged\)",
-        r"\g<1>1.0f",
+        r"share\[\d\] \* divided",
+        "divided",
     ),
     replaced(
         "merge-keeps-maximum",
         "the LSE's reference is the half's",
-        r"maximum = merged;",
-        ";",
+        r"row = \{maximum, ",
+        "row = {own[0].maximum, ",
     ),
     replaced(
         "decay-of-nothing",
@@ -106,21 +119,15 @@ RULES = (
         "reference(to) - reference(from)",
     ),
     replaced(
-        "share-unpublished-guard",
-        "a half without blocks hands a factor over",
-        r"if \(blocks\.end - half > blocks\.begin\) (?=publish)|if \(half == 0\) (?=publish)",
+        "state-of-nothing",
+        "a half without blocks hands a state over",
+        r"if \(first >= blocks\.begin\) (?=publish_state)",
         "",
-    ),
-    replaced(
-        "share-removed",
-        "the last factor of an output lacks the half's share",
-        r"\bshare / denominator",
-        "1.0f / denominator",
     ),
     replaced(
         "outputs-of-short-tile",
         "a tile of one block has two outputs",
-        r"min\(blocks\.end - blocks\.begin, kOutputs\)",
+        r"min\(blocks, kOutputs\)",
         "kOutputs",
     ),
     Rule("outputs-not-added", "only the last of two outputs counts", _not_added),

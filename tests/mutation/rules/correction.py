@@ -174,43 +174,6 @@ RULES = (
         r"KeyBlocks blocks = blocks_of_half\(tile, half\)",
         "KeyBlocks blocks(tile)",
     ),
-    # Halves that take blocks in turn.
-    replaced(
-        "turns-never",
-        "a half without rows is given blocks of its own",
-        r"return !has_rows\(tile, 1\);",
-        "return false;",
-    ),
-    replaced(
-        "turns-other-rows",
-        "the second half takes part in a last tile with rows that there are not",
-        r"in_turn \? 0 : half;",
-        "half;",
-    ),
-    replaced(
-        "turns-of-other-half",
-        "the second half has the first block",
-        r"(?<=const int first = blocks\.end - 1 - )(\(in_turn \? )?half\b",
-        r"\g<1>1 - half",
-    ),
-    replaced(
-        "turns-each",
-        "each half takes every block",
-        r"in_turn \? 2 : 1",
-        "1",
-    ),
-    replaced(
-        "turns-merge-share",
-        "an output is not brought to the common maximum",
-        r"share\[\d\] \* divided",
-        "divided",
-    ),
-    replaced(
-        "turns-merge-sum",
-        "the sum of a half is left out",
-        r"__fmul_rn\(own\[\d\]\.sum, share\[\d\]\)",
-        "0.0f",
-    ),
     # The mask's status of a block.
     replaced(
         "status-visible",

@@ -196,12 +196,6 @@ _COVERED = (
         "The weight of a part without keys does not ask for it, and the LSE of a row without keys is -inf either way.",
     ),
     Accepted(
-        "half-rows-always",
-        r"SoftmaxWarpgroup\.softmax",
-        "A half without rows has no blocks either, and its LSE would lie behind the sequence's end, where none is "
-        "stored.",
-    ),
-    Accepted(
         "status-hidden-begin",
         r"mask_status",
         "Without a left bound every half begins at the block 0.",

@@ -18,16 +18,18 @@ from mlagen.plan import plan_kernel
 from mlagen.spec.yaml import kernel_from_dict
 from tests.gpu.option_grid import GEOMETRIES
 from tests.pairwise import Axes
-from tests.plan.kernels import HEADS
 
 if TYPE_CHECKING:
     from tests.pairwise import Choice, Row
 
 SPECS = Path(__file__).parent / "specs"
 
+# Several fields of `config` together. Kernels say it in full: left out, it follows from heads and other options.
+FORM = "config.form"
+
 # Option, or a field of one -> its values in YAML, the default first. A new option, or a new value, is a line here.
 AXES: dict[str, tuple[str, ...]] = {
-    "geometry": ("192x128", "128x128", "256x256"),
+    "geometry": ("192x128", "128x128", "256x256", "256x256_no_rope"),
     "dtype": ("bfloat16", "float16", "float8_e4m3fn"),
     "output_dtype": ("bfloat16", "float16"),
     "q_form": ("fused", "split"),
@@ -76,8 +78,11 @@ AXES: dict[str, tuple[str, ...]] = {
     "partition": ("none", "{kind: split_kv, splits: auto}", "{kind: split_kv, splits: 3}"),
     "scheduler.kind": ("queued", "persistent", "transient"),
     "scheduler.order": ("longest_first", "natural", "rotate"),
-    "config.tile_m": ("256", "128"),
-    "config.single_output": ("false", "true"),
+    FORM: (
+        "tile_m: 256",
+        "tile_m: 128, single_output: false",
+        "tile_m: 128, single_output: true",
+    ),
     "config.cta_group": ("1", "2"),
     "config.tile_n": ("128", "64"),
     "config.rescale_threshold": ("0.5", "0"),
@@ -103,11 +108,13 @@ IN_TURN: dict[Choice, tuple[str, ...]] = {
 
 
 def options_of(row: Row) -> dict[str, str]:
-    """What differs from the base, as fields of a kernel in YAML."""
+    """What differs from the base, and the form of a tile, as fields of a kernel in YAML."""
     fields: dict[str, list[str]] = {}
     for axis, value in row.items():
-        if axis != "geometry" and value != AXES[axis][0]:
-            option, _, field = axis.partition(".")
+        option, _, field = axis.partition(".")
+        if axis == FORM:
+            fields.setdefault(option, []).append(value)
+        elif axis != "geometry" and value != AXES[axis][0]:
             fields.setdefault(option, []).append(f"{field}: {value}" if field else value)
     return {
         option: f"{{{', '.join(values)}}}" if option not in AXES else values[0]
@@ -127,6 +134,11 @@ def row_of(geometry: str, group: dict[str, Any]) -> Row:
     for axis, values in list(AXES.items())[1:]:
         option, _, field = axis.partition(".")
         given = group.get(option, {} if field else _value(values[0]))
+        if axis == FORM:
+            row[axis] = next(
+                value for value in values if _value(f"{{{value}}}").items() <= given.items()
+            )
+            continue
         wanted = given.get(field, _value(values[0])) if field else given
         row[axis] = next(value for value in values if wanted in spellings(axis, value))
     return row
@@ -165,7 +177,8 @@ def committed_rows() -> tuple[Row, ...]:
 def has_kernel(row: Row) -> bool:
     """Whether there is a kernel with these choices, all others at their base."""
     options = {option: _value(text) for option, text in options_of(row).items()}
-    geometry = HEADS[row.get("geometry", AXES["geometry"][0])]
+    model = _value(GEOMETRIES[row.get("geometry", AXES["geometry"][0])])
+    geometry = {name: value for name, value in model.items() if name != "num_heads"}
     try:
         spec = kernel_from_dict(
             {"arch": "sm_100a", "op": "prefill", "geometry": geometry} | options
@@ -195,7 +208,7 @@ def spec_text(geometry: str, rows: tuple[Row, ...]) -> str:
     lines = [
         "# Written by tests/sim/option_pairs.py; edits here are lost.",
         "spec: 1",
-        f"name: pairs-{geometry}",
+        f"name: pairs-{geometry.replace('_', '-')}",
         f"geometry: {GEOMETRIES[geometry]}",
         "arch: [sm_100a]",
         "kernels:",

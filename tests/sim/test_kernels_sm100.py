@@ -1,7 +1,7 @@
 """Blackwell kernels in the simulator, which is all the proof there is of them: strict, against float64.
 
-Each kernel of the option grid that its family offers walks many tiles with one block, and runs one more problem, in
-turn another one; `make sim-full` has the rest.
+Kernels of each form and of each kind of input, on the problems that are about them. Which options stand together is for
+`test_option_pairs.py`; `make sim-full` has the rest.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from mlagen.runtime.simulator import Simulator
 from mlagen.spec.config import FA4Config
 from mlagen.trials import Trial, run_trial
 from mlagen.verify.problems import problem_names
-from tests.gpu.kernels import grid_specs, spec_of
+from tests.gpu.kernels import spec_of
 from tests.plan.kernels import spec as make_spec
 from tests.sim.test_kernels import WALK, assert_passes
 
@@ -27,29 +27,12 @@ def on_blackwell(spec: KernelSpec) -> KernelSpec:
     return spec.model_copy(update={"arch": "sm_100a"})
 
 
-def grid() -> dict[str, KernelSpec]:
-    """The option grid; of heads of 256, which share all but the form of the tile with the others, one in nine."""
-    found = grid_specs()
-    wide = [label for label, spec in found.items() if spec.geometry.v_head_dim == 256]
-    skipped = set(wide) - set(wide[::9])
-    return {label: on_blackwell(spec) for label, spec in found.items() if label not in skipped}
-
-
-GRID = grid()
 KERNELS = {
     "causal": on_blackwell(spec_of(mask="causal")),
     "pages of 64": on_blackwell(spec_of(mask="causal", k_rope="paged_64")),
     "dense": on_blackwell(spec_of(mask="causal", q_layout="dense", kv="dense")),
     "128x128": on_blackwell(spec_of(geometry="128x128")),
 }
-
-
-@pytest.mark.parametrize(("index", "label"), list(enumerate(GRID)), ids=list(GRID))
-def test_kernels_of_the_grid(index: int, label: str) -> None:
-    spec = GRID[label]
-    others = [name for name in problem_names(spec) if name != WALK]
-    assert_passes(spec, WALK)
-    assert_passes(spec, others[index % len(others)])
 
 
 def with_config(spec: KernelSpec, **config: object) -> KernelSpec:

@@ -1,16 +1,20 @@
-"""Every pair of options of the Blackwell prefill has a kernel in `tests/sim/specs`, or is refused; some of them run.
+"""Every pair of options of the Blackwell prefill has a kernel in `tests/sim/specs`, or is refused.
 
-The runs here are a sample: `make sim-full SIM_SPECS='tests/sim/specs/*.yaml'` has them all.
+Of these kernels some run here: few that between them have every value of every option, and use every block of the
+templates that one of all uses. `make sim-full SIM_SPECS='tests/sim/specs/*.yaml'` runs them all, on all problems.
 """
 
 from __future__ import annotations
 
 import itertools
+from typing import TYPE_CHECKING
 
 import pytest
 
+from mlagen.plan import plan_kernel
 from mlagen.spec.yaml import load_spec_file
 from mlagen.verify.problems import problem_names
+from tests.mutation.cover import cover, template_blocks
 from tests.pairwise import pairs_of
 from tests.sim.option_pairs import (
     AXES,
@@ -21,10 +25,29 @@ from tests.sim.option_pairs import (
     spec_path,
     spec_text,
 )
-from tests.sim.test_kernels import assert_passes
+from tests.sim.test_kernels import WALK, assert_passes
+
+if TYPE_CHECKING:
+    from mlagen.spec.model import KernelSpec
 
 ROWS = committed_rows()
 ADVICE = "run: python -m tests.sim.option_pairs"
+
+
+def chosen_kernels() -> dict[str, KernelSpec]:
+    """Few kernels that have all values and all template blocks between them, by name."""
+    files = [load_spec_file(spec_path(geometry)) for geometry in AXES["geometry"]]
+    plans = [plan_kernel(spec) for file in files for spec in file.expand()]
+    blocks = template_blocks(plans)
+    parts = {
+        plan.name: blocks[plan.name] | {f"{axis}: {value}" for axis, value in row.items()}
+        for plan, row in zip(plans, in_turn(ROWS), strict=True)
+    }
+    specs = {plan.name: plan.spec for plan in plans}
+    return {name: specs[name] for name in cover(parts)}
+
+
+CHOSEN = chosen_kernels()
 
 
 @pytest.mark.parametrize("geometry", AXES["geometry"])
@@ -53,7 +76,12 @@ def test_every_pair_that_is_not_refused_is_covered() -> None:
             assert is_covered or not has_kernel({a: x, b: y}), f"{a}: {x}, {b}: {y}; {ADVICE}"
 
 
-@pytest.mark.parametrize("geometry", AXES["geometry"])
-def test_a_sample_of_the_kernels(geometry: str) -> None:
-    spec = load_spec_file(spec_path(geometry)).expand()[9]
-    assert_passes(spec, problem_names(spec)[9], "pct:9")
+@pytest.mark.parametrize(("index", "kernel"), list(enumerate(CHOSEN)), ids=list(CHOSEN))
+def test_chosen_kernels_are_right(index: int, kernel: str) -> None:
+    # Each walks many tiles, in two orders of its warps; the other problems are dealt out.
+    spec = CHOSEN[kernel]
+    others = [name for name in problem_names(spec) if name != WALK]
+    assert_passes(spec, WALK)
+    assert_passes(spec, "lengths around blocks", f"pct:{index}")
+    for problem in others[index :: len(CHOSEN)]:
+        assert_passes(spec, problem)

@@ -78,7 +78,7 @@ HAZARDS = {
 # Number -> the test that holds it, in another file.
 ELSEWHERE = {
     2: "tests/sim/test_tile_schedulers.py::test_kernels_of_every_kind",
-    13: "tests/sim/test_kernels_sm100.py::test_kernels_of_the_grid",
+    13: "tests/sim/test_option_pairs.py::test_chosen_kernels_are_right",
     29: "tests/sim/test_tile_schedulers.py::test_longest_first_takes_the_last_rows_of_all_heads_first",
     26: "tests/sim/test_kernels_sm100.py::test_random_priorities_find_nothing",  # 64 + 64 / 128
     33: "tests/mutation/test_far_rows.py::test_the_lse_reaches_rows_that_32_bits_do_not",

@@ -122,7 +122,7 @@ def test_random_priorities_find_nothing(kernel: str, seed: int) -> None:
     assert_passes(KERNELS[kernel], WALK, f"pct:{seed}")
 
 
-@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize("kernel", ["causal", "pages of 64", "dense"])
 def test_problems_reach_every_line(kernel: str) -> None:
     spec = KERNELS[kernel]
     unreached: list[set[int]] = []

@@ -181,7 +181,8 @@ def find_checker() -> str | None:
 
 def write_report(out: Path, outcomes: list[Outcome]) -> None:
     """`report.json` and `report.md` of what ran so far."""
-    from benchmarks.machine import facts, heading
+    from mlagen.bench.document import heading
+    from mlagen.bench.machine import facts
 
     found = facts()
     results: dict[str, Any] = {}  # JSON values

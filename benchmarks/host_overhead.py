@@ -22,10 +22,12 @@ from typing import TYPE_CHECKING
 import torch
 
 import mlagen
-from benchmarks.machine import facts, heading
-from benchmarks.prefill import SPEC, find_kernel, run_options
-from benchmarks.rows import ROWS
-from tests.gpu.workloads import Batch, draw_operands, lay_out
+from benchmarks.prefill import SPEC
+from mlagen.bench.document import heading
+from mlagen.bench.machine import facts
+from mlagen.bench.rows import find_kernel, parse_row
+from mlagen.bench.workload import make_workload
+from mlagen.cli.machine import archs_of_gpu
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -33,7 +35,8 @@ if TYPE_CHECKING:
 CALLS = 1000
 EMPTY_EVERY = 50
 GOAL_US = 10.0
-FORMS = ("fused", "ragged", "rope paged by 64", "lse")
+# Form -> more words of the row's name.
+FORMS = {"fused": "", "ragged": ",ragged", "rope paged by 64": ",rope_paged64", "lse": ",lse"}
 
 
 def main() -> int:
@@ -44,16 +47,17 @@ def main() -> int:
     found = facts()
     print(heading(found))
     kernels = mlagen.load(SPEC)
-    rows = {row.label: row for row in ROWS["operands"]}
+    specs = [spec for spec in kernels.specs if spec.arch in (archs_of_gpu() or ())]
     microseconds: dict[str, float] = {}
     with torch.inference_mode():
         zeros = torch.zeros(1024, device="cuda")
         microseconds["torch zero_"] = host_time(itertools.repeat(zeros.zero_))
-        for form in FORMS:
-            spec = find_kernel(kernels, rows[f"2k causal, {form}"])
-            batch = Batch((64, 64), (128, 128), heads=16)
-            tensors = lay_out(spec, batch, draw_operands(spec, batch, seed=0), filler=0.0)
-            options = run_options(spec)
+        for form, words in FORMS.items():
+            row = parse_row(f"b2,s64,k128,h16,causal{words}")
+            spec = find_kernel(specs, row)
+            assert spec is not None, f"{SPEC}: no kernel for {row.name}"
+            workload = make_workload(spec, row.shape, for_peers=False)
+            tensors, options = workload.sets[0], workload.options
             out = kernels.run(tensors, **options)
             given = {**tensors, **({"out": out[0], "lse": out[1]} if spec.lse else {"out": out})}
             moved = {name: tensor.clone() for name, tensor in given.items()}

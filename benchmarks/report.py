@@ -20,7 +20,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import re
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -30,9 +29,8 @@ from typing import TYPE_CHECKING, Any
 
 from benchmarks import variant
 from benchmarks.isolation import run_isolated
-from benchmarks.machine import heading
-from benchmarks.peers import PEERS
-from benchmarks.prefill import OURS
+from mlagen.bench.document import heading, short_name
+from mlagen.bench.installed import OURS, PEER_NAMES
 from mlagen.build import build_plans
 from mlagen.cli.machine import archs_of_gpu
 from mlagen.cli.selection import select_kernels
@@ -46,7 +44,7 @@ from mlagen.settings import Settings
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from benchmarks.prefill import Result
+    from mlagen.bench.measure import Result
     from mlagen.spec.model import KernelSpec
     from mlagen.trials import Verdict
 
@@ -125,7 +123,7 @@ def parse_arguments() -> argparse.Namespace:
         "--seqlens", type=int, nargs="*", default=[2048, 8192], help="to time; none: verify only"
     )
     parser.add_argument("--heads", type=int, default=NUM_HEADS, help="query heads of what is timed")
-    parser.add_argument("--peers", nargs="*", choices=list(PEERS), default=["torch_cudnn"])
+    parser.add_argument("--peers", nargs="*", choices=list(PEER_NAMES), default=["torch_cudnn"])
     parser.add_argument("--regime", nargs="+", choices=["cool", "hot"], default=["cool"])
     parser.add_argument(
         "--jobs",
@@ -224,11 +222,13 @@ def measure(record: Record, arguments: argparse.Namespace) -> None:
         silence_s=arguments.silence_s,
     )
     record.results = outcome.items
-    wrong = [result.row for result in outcome.items if result.peer == OURS and result.is_wrong]
+    wrong = [
+        result.row for result in outcome.items if result.implementation == OURS and result.is_wrong
+    ]
     note_error(record, "time", f"wrong output: {', '.join(wrong)}" if wrong else outcome.error)
     plan = plan_kernel(record.spec)
     for seqlen in arguments.seqlens:
-        label = variant.row_of(record.spec, seqlen, arguments.heads).label
+        label = variant.row_of(record.spec, seqlen, arguments.heads).name
         record.predicted[label] = predict(plan, DEVICES[record.spec.arch], seqlen, arguments.heads)
 
 
@@ -242,7 +242,7 @@ def speeds(record: Record) -> str:
     """What was timed, in one line."""
     if "time" in record.errors:
         return record.state
-    ours = [result for result in record.results if result.peer == OURS and result.tflops]
+    ours = [result for result in record.results if result.implementation == OURS and result.tflops]
     return ", ".join(f"{result.row} {result.regime} {result.tflops:.0f} TFLOP/s" for result in ours)
 
 
@@ -265,12 +265,6 @@ class Report:
             json.dumps(document(self), indent=1) + "\n", encoding="utf-8"
         )
         return f"{stem}.md, {stem}.json"
-
-
-def short_name(gpu: str | None) -> str:
-    """A GPU's name for a file: `NVIDIA B200` is `b200`."""
-    words = re.findall(r"[a-z0-9]+", (gpu or "none").lower())
-    return "-".join(word for word in words if word != "nvidia")
 
 
 def document(report: Report) -> dict[str, Any]:  # Any: JSON values
@@ -298,14 +292,11 @@ def markdown(report: Report) -> str:
     """The report for people."""
     records, machine = report.records, report.machine
     verified = sum(record.is_verified for record in records)
-    card = [
-        f"{name} {machine[name]}" for name in ("clocks.max.sm", "power.limit") if name in machine
-    ]
     device = DEVICES[records[0].spec.arch]
     parts = [
         f"# {machine['gpu']}: {verified} of {len(records)} kernels verified",
         f"`python -m benchmarks.report {report.command}`",
-        ", ".join([heading(machine), *card]),
+        heading(machine),
         "## Verified",
         verify_table(records),
     ]
@@ -314,9 +305,8 @@ def markdown(report: Report) -> str:
             "## Timed",
             "Medians of CUDA-event times; *cool*: groups of at most 30 ms of work after 0.15 s of idle. FLOPs are 2 "
             "(qk + v) heads × visible pairs. *predicted*: by the cycle model, for a "
-            f"{device.name} at {device.clock_ghz} GHz under load; where measured and predicted differ, ask the "
-            "counter `sm__cycles_elapsed.avg.per_second` for the real clock first. `× cuDNN`: speed relative to "
-            "torch's attention with its cuDNN backend, same run.",
+            f"{device.name} at {device.clock_ghz} GHz under load; where measured and predicted differ, look at the "
+            "measured clock first. `× best peer`: speed relative to the fastest other implementation, same run.",
             speed_table(records),
         ]
     for record in records:
@@ -343,12 +333,13 @@ def verify_table(records: Sequence[Record]) -> str:
 def speed_table(records: Sequence[Record]) -> str:
     """A line for each timed row of each kernel."""
     lines = [
-        "| kernel | shape | regime | ms | TFLOP/s | predicted | measured / predicted | × cuDNN | relative L2 error |",
-        "|---|---|---|---:|---:|---:|---:|---:|---:|",
+        "| kernel | shape | regime | ms | TFLOP/s | predicted | measured / predicted | × best peer | SM MHz | W "
+        "| relative L2 error |",
+        "|---|---|---|---:|---:|---:|---:|---:|---:|---:|---:|",
     ]
     for record in records:
         for result in record.results:
-            if result.peer != OURS or result.timing is None or result.tflops is None:
+            if result.implementation != OURS or result.timing is None or result.tflops is None:
                 continue
             predicted = record.predicted.get(result.row)
             cells = (
@@ -360,7 +351,10 @@ def speed_table(records: Sequence[Record]) -> str:
                 f"{predicted.tflops:.0f}" if predicted else "",
                 f"{result.tflops / predicted.tflops:.2f}" if predicted else "",
                 f"{result.ratio:.2f}" if result.ratio else "",
-                f"{result.rel_l2:.2e}" + (" **wrong**" if result.is_wrong else ""),
+                f"{result.timing.sm_clock_mhz:.0f}" if result.timing.sm_clock_mhz else "",
+                f"{result.timing.power_w:.0f}" if result.timing.power_w else "",
+                (f"{result.rel_l2:.2e}" if result.rel_l2 is not None else "not finite")
+                + (" **wrong**" if result.is_wrong else ""),
             )
             lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)

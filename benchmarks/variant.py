@@ -4,13 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import torch
-
-from benchmarks.machine import facts, graphics_card
-from benchmarks.prefill import time_kernel
-from benchmarks.rows import Row
-from mlagen.plan.cycle_model import visible
-from mlagen.runtime.kernel import load
+from mlagen.bench.machine import current_card, facts
+from mlagen.bench.measure import Measurement, time_row
+from mlagen.bench.rows import Row, Shape
 from mlagen.trials import Trial, run_trial
 from mlagen.verify.problems import problem_names
 
@@ -18,17 +14,15 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from typing import Any
 
-    from benchmarks.prefill import Result
-    from benchmarks.timing import Regime
+    from mlagen.bench.measure import Result
+    from mlagen.bench.timing import Regime
     from mlagen.spec.model import KernelSpec
     from mlagen.trials import Verdict
-
-BUDGET_MS = 250.0
 
 
 def machine() -> Iterator[dict[str, Any]]:  # Any: JSON values
     """Facts of this machine; asked here, so that the process that writes the report has no CUDA context."""
-    yield {**facts(), **graphics_card()}
+    yield facts()
 
 
 def verify(spec: KernelSpec) -> Iterator[Verdict]:
@@ -45,28 +39,12 @@ def measure(
     regimes: Sequence[Regime],
 ) -> Iterator[Result]:
     """Time the kernel on one sequence of each length, beside the peers that can do the same work."""
-    kernels = load(spec)
-    with torch.inference_mode():
-        for seqlen in seqlens:
-            yield from time_kernel(
-                kernels, spec, row_of(spec, seqlen, heads), peers, regimes, BUDGET_MS
-            )
+    how = Measurement(peers, regimes, card=current_card())
+    for seqlen in seqlens:
+        yield from time_row([spec], row_of(spec, seqlen, heads), how)
 
 
 def row_of(spec: KernelSpec, seqlen: int, heads: int) -> Row:
-    """One sequence as a row of a table; a mask that depends on data counts as one that hides nothing."""
-    ranges = (visible(spec.mask, q, seqlen) for q in range(seqlen))
-    return Row(
-        label=f"{seqlen // 1024}k",
-        q_lens=(seqlen,),
-        kv_lens=(seqlen,),
-        heads=heads,
-        # What decides whether a peer does the same work; it may have its operands as it likes them.
-        kernel={
-            "dtype": spec.dtype,
-            "mask.kind": spec.mask.kind,
-            "score_mod.kind": getattr(spec.score_mod, "kind", "chain"),
-            "sink": spec.sink,
-        },
-        pairs=sum(end - begin for begin, end in ranges),
-    )
+    """One sequence as a row of a table, for whatever the kernel computes."""
+    name = f"b1,s{seqlen},h{heads},{spec.mask.kind}"
+    return Row(name, Shape((seqlen,), (seqlen,), heads), wanted={})

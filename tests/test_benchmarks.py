@@ -1,187 +1,59 @@
-"""The benchmarks as far as they run without a GPU: their rows, their FLOPs, and what they write into documents."""
+"""The project's own measurements as far as they run without a GPU: goals, and what they write into documents."""
 
 from __future__ import annotations
 
-import sys
-from types import SimpleNamespace
-from typing import Any
+import argparse
+import json
+from typing import TYPE_CHECKING, Any
 
 import pytest
-import torch
 
-import mlagen
+from benchmarks import prefill, publish
 from benchmarks.device_run import STAGES
-from benchmarks.peers import PEERS, RefusedRowError, by_head
-from benchmarks.prefill import OURS, SPEC, find_kernel
+from benchmarks.prefill import GOALS, missed_goals
 from benchmarks.prepare_kernels import SPECS
-from benchmarks.publish import BEGIN, END, README, readme_block, with_block
-from benchmarks.rows import ROWS, Row, causal_pairs
-from benchmarks.timing import Timing
-from tests.gpu.workloads import Batch, draw_operands, lay_out
+from benchmarks.publish import FOLDER, README, page, pages, readme_block, runs, with_block
+from mlagen.bench.installed import OURS
+from mlagen.bench.rows import SETS
+from mlagen.errors import MissingDependencyError
+from tests.bench.results import MACHINE, document, result
 
-ALL_ROWS = [row for rows in ROWS.values() for row in rows]
-KERNELS = mlagen.load(SPEC)
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
 
+    from mlagen.bench.measure import Measurement, Result
+    from mlagen.bench.rows import Row
 
-@pytest.mark.parametrize("row", ALL_ROWS, ids=lambda row: row.label)
-def test_each_row_has_one_kernel(row: object) -> None:
-    assert find_kernel(KERNELS, row) in KERNELS.specs  # type: ignore[arg-type]  # parametrized with rows
-
-
-@pytest.mark.parametrize("lengths", [(1, 1), (5, 5), (2, 5), (5, 2), (1, 9), (64, 200)], ids=str)
-def test_causal_pairs_are_those_that_a_loop_counts(lengths: tuple[int, int]) -> None:
-    q, kv = lengths
-    assert causal_pairs(q, kv) == sum(k <= i + kv - q for i in range(q) for k in range(kv))
+ROW = SETS["figures"][0]
 
 
-def test_flops_of_the_rows_of_the_issue() -> None:
-    causal, *_, dense = ROWS["figures"]
-    assert causal.flops() == 2 * 320 * 128 * 2048 * 2049 / 2
-    assert dense.flops() == 2 * 320 * 128 * 8192 * 8192
-
-
-def test_window_and_chunk_rows_count_visible_pairs_only() -> None:
-    by_label = {row.label: row for row in ROWS["masks"]}
-    n = 16384
-    assert by_label["16k window 1024"].pairs == sum(min(i + 1, 1024) for i in range(n))
-    assert by_label["16k chunked 2048"].pairs == sum(i % 2048 + 1 for i in range(n))
-
-
-def test_peers_see_the_rows_by_head() -> None:
-    row = ROWS["speed"][5]
-    small = KERNELS.specs[0]
-    batch = Batch((3, 3, 3, 3), (3, 3, 3, 3), heads=2)
-    tensors = lay_out(small, batch, draw_operands(small, batch, seed=0, device="cpu"))
-    packed = tensors["q"].flatten(0, 1)
-    assert (by_head(row, packed) == tensors["q"].transpose(1, 2)).all()
-
-
-def attend(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, scale: float, causal: bool
-) -> torch.Tensor:
-    """One sequence `[length, heads, dim]`, the last query on the last key."""
-    scores = scale * torch.einsum("qhd,khd->hqk", q.double(), k.double())
-    if causal:
-        hidden = torch.ones(len(q), len(k)).triu(len(k) - len(q) + 1).bool()
-        scores = scores.masked_fill(hidden, -torch.inf)
-    return torch.einsum("hqk,khd->qhd", scores.softmax(-1), v.double())
-
-
-def attend_packed(
-    q: torch.Tensor,
-    k: torch.Tensor,
-    v: torch.Tensor,
-    *,
-    ends: tuple[torch.Tensor, torch.Tensor],
-    **options: Any,
-) -> torch.Tensor:
-    """Sequences one behind the other, which begin and end at these offsets."""
-    assert all(each.dtype == torch.int32 for each in ends)
-    lengths = [each.diff().tolist() for each in ends]
-    parts = zip(q.split(lengths[0]), k.split(lengths[1]), v.split(lengths[1]), strict=True)
-    return torch.cat([attend(*part, **options) for part in parts])
-
-
-def fake_flash_attn() -> SimpleNamespace:
-    def dense(*operands: torch.Tensor, softmax_scale: float, causal: bool) -> torch.Tensor:
-        parts = zip(*operands, strict=True)
-        return torch.stack([attend(*part, scale=softmax_scale, causal=causal) for part in parts])
-
-    def ragged(
-        *operands: torch.Tensor,
-        cu_seqlens_q: torch.Tensor,
-        cu_seqlens_k: torch.Tensor,
-        max_seqlen_q: int,
-        max_seqlen_k: int,
-        softmax_scale: float,
-        causal: bool,
-    ) -> tuple[torch.Tensor, None]:
-        assert max_seqlen_q == cu_seqlens_q.diff().max()
-        assert max_seqlen_k == cu_seqlens_k.diff().max()
-        ends = (cu_seqlens_q, cu_seqlens_k)
-        return attend_packed(*operands, ends=ends, scale=softmax_scale, causal=causal), None
-
-    return SimpleNamespace(flash_attn_func=dense, flash_attn_varlen_func=ragged)
-
-
-class FakeRaggedWrapper:
-    """FlashInfer's, as far as it is called."""
-
-    def __init__(self, workspace: torch.Tensor, layout: str) -> None:
-        assert (workspace.dtype, layout) == (torch.uint8, "NHD")
-
-    def plan(
-        self,
-        qo_indptr: torch.Tensor,
-        kv_indptr: torch.Tensor,
-        num_qo_heads: int,
-        num_kv_heads: int,
-        head_dim_qk: int,
-        *,
-        head_dim_vo: int,
-        causal: bool,
-        sm_scale: float,
-        q_data_type: torch.dtype,
-        kv_data_type: torch.dtype,
-    ) -> None:
-        self.widths = (num_qo_heads, num_kv_heads, head_dim_qk, head_dim_vo)
-        self.dtypes = (q_data_type, kv_data_type)
-        self.options: dict[str, Any] = {
-            "ends": (qo_indptr, kv_indptr),
-            "scale": sm_scale,
-            "causal": causal,
-        }
-
-    def run(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
-        assert self.widths == (q.shape[1], k.shape[1], q.shape[2], v.shape[2])
-        assert self.dtypes == (q.dtype, k.dtype)
-        return attend_packed(q, k, v, **self.options)
-
-
-FAKES = {
-    "fa4": ("flash_attn.cute", fake_flash_attn()),
-    "flashinfer": (
-        "flashinfer",
-        SimpleNamespace(BatchPrefillWithRaggedKVCacheWrapper=FakeRaggedWrapper),
-    ),
-}
-
-
-@pytest.mark.parametrize("lengths", [((5, 5), (5, 5)), ((2, 2), (7, 7)), ((3, 1), (4, 9))], ids=str)
-@pytest.mark.parametrize("mask", ["causal", "none"])
-@pytest.mark.parametrize("name", FAKES)
-def test_peers_of_other_libraries_are_asked_for_the_row(
-    monkeypatch: pytest.MonkeyPatch,
-    name: str,
-    mask: str,
-    lengths: tuple[tuple[int, ...], tuple[int, ...]],
-) -> None:
-    module, fake = FAKES[name]
-    monkeypatch.setitem(sys.modules, module.partition(".")[0], SimpleNamespace(__path__=[]))
-    monkeypatch.setitem(sys.modules, module, fake)
-    monkeypatch.setattr("benchmarks.peers.FLASHINFER_WORKSPACE_BYTES", 16)
-    q_lens, kv_lens = lengths
-    row = Row("row", q_lens, kv_lens, 2, {"mask.kind": mask}, pairs=1)
-    torch.manual_seed(0)
-    sets = [
-        tuple(torch.randn(sum(n), 2, d) for n, d in ((q_lens, 6), (kv_lens, 6), (kv_lens, 4)))
-        for _ in range(2)
+def report() -> dict[str, Any]:
+    """What `device_run` leaves."""
+    timed = [
+        one
+        for row in SETS["figures"]
+        for one in (
+            result(OURS, 800.0, row=row),
+            result("torch_cudnn", 640.0, row=row),
+            result(OURS, 500.0, row=row, regime="hot"),
+        )
     ]
-    peer = PEERS[name]
-    call = peer.prepare(row, sets, 0.3)
-    for index, (q, k, v) in enumerate(sets):
-        parts = zip(q.split(q_lens), k.split(kv_lens), v.split(kv_lens), strict=True)
-        wanted = torch.cat([attend(*part, scale=0.3, causal=mask == "causal") for part in parts])
-        torch.testing.assert_close(peer.packed(row, call(index)), wanted)
-
-
-@pytest.mark.parametrize("name", FAKES)
-def test_a_peer_that_is_not_installed_refuses_its_rows(
-    monkeypatch: pytest.MonkeyPatch, name: str
-) -> None:
-    monkeypatch.setitem(sys.modules, FAKES[name][0], None)
-    with pytest.raises(RefusedRowError, match=r"^(flash-attn-4|flashinfer-python): "):
-        PEERS[name].prepare(ROWS["figures"][0], [], 0.3)
+    stages = [
+        {
+            "name": "doctor",
+            "command": "python -m mlagen doctor",
+            "status": "passed",
+            "tail": "a | b",
+        },
+        {
+            "name": "figures",
+            "command": "python -m benchmarks.prefill --json x",
+            "status": "passed",
+            "tail": "",
+        },
+    ]
+    return {"machine": MACHINE, "stages": stages, "results": {"figures": document(timed)}}
 
 
 def test_every_spec_that_is_built_ahead_exists() -> None:
@@ -193,22 +65,129 @@ def test_stages_write_into_files_of_their_own() -> None:
     assert len(set(files)) == len(files)
 
 
+def test_goals_are_of_rows_that_are_timed() -> None:
+    assert set(GOALS) == set(SETS["figures"])
+
+
+@pytest.mark.parametrize(
+    ("ours", "cudnn", "regime", "missed"),
+    [(115.0, 100.0, "cool", 0), (114.9, 100.0, "cool", 1), (100.0, 100.0, "hot", 0)],
+)
+def test_a_goal_is_a_ratio_to_cudnn_in_short_bursts(
+    ours: float, cudnn: float, regime: Any, missed: int
+) -> None:
+    pair = [(OURS, ours), ("torch_cudnn", cudnn), ("flex", 1e3)]
+    results = [result(name, speed, row=ROW, regime=regime) for name, speed in pair]
+    assert len(missed_goals(document(results)["results"])) == missed
+
+
+@pytest.fixture
+def arguments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> argparse.Namespace:
+    """A command line, on a B200 on which every row runs at 600 TFLOP/s, and cuDNN at 500."""
+
+    def time_row(specs: Sequence[Any], row: Row, how: Measurement) -> list[Result]:
+        assert {spec.arch for spec in specs} == {"sm_100a"}
+        pair = [(OURS, 600.0), *((name, 500.0) for name in how.peers)]
+        return [result(name, speed, row=row.name, regime="cool") for name, speed in pair]
+
+    monkeypatch.setattr(prefill, "archs_of_gpu", lambda: ("sm_100a",))
+    monkeypatch.setattr(prefill, "facts", lambda: MACHINE)
+    monkeypatch.setattr(prefill, "time_row", time_row)
+    return argparse.Namespace(
+        rows=["figures"],
+        peers=["torch_cudnn"],
+        regime=["cool"],
+        budget_ms=250.0,
+        json=tmp_path / "prefill.json",
+    )
+
+
+def test_the_figures_are_written_and_their_goals_checked(
+    arguments: argparse.Namespace,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert prefill.run(arguments) == 0
+    written = json.loads(arguments.json.read_text(encoding="utf-8"))
+    assert [one["row"] for one in written["results"][::2]] == list(SETS["figures"])
+    assert "no goal was missed" in capsys.readouterr().out
+    monkeypatch.setitem(GOALS, ROW, 1.21)
+    assert prefill.run(arguments) == 1
+    assert f"MISSED: {ROW} is 1.200 times as fast as cuDNN, goal 1.21" in capsys.readouterr().out
+
+
+def test_without_a_gpu_there_are_no_figures(
+    arguments: argparse.Namespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(prefill, "archs_of_gpu", lambda: None)
+    with pytest.raises(MissingDependencyError, match="no GPU"):
+        prefill.run(arguments)
+
+
 def test_figures_replace_only_what_stands_between_the_markers() -> None:
-    text = README.read_text()
-    changed = with_block(text, "figures")
-    assert changed.partition(BEGIN)[0] == text.partition(BEGIN)[0]
-    assert changed.partition(END)[2] == text.partition(END)[2]
-    assert with_block(changed, "figures") == changed
+    text = README.read_text(encoding="utf-8")
+    changed = with_block(text, "figures", "new")
+    head, begin, tail = text.partition("<!-- figures:begin")
+    end = "<!-- figures:end -->"
+    marker = tail.splitlines()[0]
+    assert changed == f"{head}{begin}{marker}\nnew\n{end}{tail.partition(end)[2]}"
 
 
-def test_readme_figures_name_machine_and_command() -> None:
-    timing = Timing(median_ms=1.0, least_ms=0.9, p90_ms=1.1, calls=20, regime="cool")
-    common = {"row": "dense 8k", "regime": "cool", "timing": timing, "tflops": 800.0, "ratio": 1.2}
-    machine = dict.fromkeys(
-        ("date", "gpu", "driver", "cubins", "torch", "cudnn", "python"), "x"
-    ) | {"gpu": "H200"}
-    results = [{**common, "peer": peer} for peer in (OURS, "torch_cudnn")]
-    block = readme_block({"machine": machine, "results": {"figures": {"results": results}}})
-    assert "| dense 8k tokens | 800 TFLOP/s | 800 TFLOP/s | 1.20 × |" in block
-    assert "H200" in block
-    assert "python -m benchmarks.prefill" in block
+def test_readme_figures_name_machine_command_and_page() -> None:
+    block = readme_block("2026-12-02-b200", report())
+    assert "| causal 2k tokens | 800 TFLOP/s | 640 TFLOP/s | 1.25 × |" in block
+    assert "| dense 8k tokens | 800 TFLOP/s" in block
+    assert "500" not in block  # of the other regime
+    for words in (
+        "NVIDIA B200",
+        "python -m benchmarks.prefill",
+        "(docs/performance/2026-12-02-b200.md)",
+    ):
+        assert words in block
+
+
+def test_the_page_of_a_run_has_its_tables_commands_and_plots() -> None:
+    text = page("2026-12-02-b200", report())
+    assert f"| {ROW} | cool | 1.250 | 800 | 640 | 1.25 |" in text
+    assert "`python -m benchmarks.prefill`" in text
+    assert "](2026-12-02-b200.figures.svg)" in text
+    assert "| `python -m mlagen doctor` | passed: a \\| b |" in text
+
+
+def test_the_index_lists_the_newest_run_first() -> None:
+    lines = runs({"a": report(), "b": report()}).splitlines()[2:]
+    assert [line.split("](")[1].split(".md")[0] for line in lines] == ["b", "a"]
+
+
+def test_a_new_report_gets_a_page_and_renews_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "README.md").write_text(
+        "<!-- runs:begin -->\n<!-- runs:end -->\n<!-- figures:begin -->\n<!-- figures:end -->\n"
+    )
+    new = tmp_path / "results.json"
+    new.write_text(json.dumps(report()), encoding="utf-8")
+    folder = tmp_path / "performance"
+    folder.mkdir()
+    (folder / "README.md").write_text("<!-- runs:begin -->\n<!-- runs:end -->\n")
+    for name, path in {
+        "ROOT": tmp_path,
+        "FOLDER": folder,
+        "README": tmp_path / "README.md",
+    }.items():
+        monkeypatch.setattr(publish, name, path)
+    monkeypatch.setattr("sys.argv", ["publish", str(new)])
+    publish.main()
+    made = sorted(path.name for path in folder.iterdir())
+    name = "2026-12-02-b200"
+    assert made == [f"{name}.figures.svg", f"{name}.json", f"{name}.md", "README.md"]
+    assert f"[2026-12-02 11:12 UTC]({name}.md)" in (folder / "README.md").read_text(
+        encoding="utf-8"
+    )
+    assert f"(docs/performance/{name}.md)" in (tmp_path / "README.md").read_text(encoding="utf-8")
+
+
+def test_committed_pages_are_what_their_reports_say() -> None:
+    for path, text in pages().items():
+        assert path.read_text(encoding="utf-8") == text, f"{path}: run python -m benchmarks.publish"
+    assert {path.suffix for path in FOLDER.iterdir()} == {".json", ".md", ".svg"}

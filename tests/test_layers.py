@@ -41,6 +41,7 @@ MAY_IMPORT = {
     # `backend="reference"` runs the definition, `backend="sim"` the simulator.
     "runtime": {"spec", "plan", "compile", "cache", "build", "artifacts", "sim", "verify"},
     "trials": {"spec", "plan", "sim", "verify", "runtime"},
+    "bench": {"spec", "plan", "compile", "artifacts", "verify", "runtime"},
     "trial_log": {"compile", "trials"},
     "cli": {
         "spec",
@@ -55,6 +56,7 @@ MAY_IMPORT = {
         "runtime",
         "trials",
         "trial_log",
+        "bench",
     },
 }
 
@@ -63,9 +65,9 @@ SIM_MAY_SHARE = {"errors", "launch_record"}
 
 # Library -> the layers (or single files) that may import it.
 ONLY_IN = {
-    # `cli/machine.py` looks whether they can be imported at all.
-    "torch": {"runtime", "verify", "cli/machine.py"},
-    "numpy": {"runtime/host_tensor.py", "sim", "trials", "verify"},
+    # `cli/machine.py` and `cli/bench.py` look whether they can be imported at all.
+    "torch": {"runtime", "verify", "bench", "cli/machine.py", "cli/bench.py"},
+    "numpy": {"runtime/host_tensor.py", "sim", "trials", "verify", "bench"},
     "ml_dtypes": {"runtime/host_tensor.py", "sim", "verify"},
     "cuda": {
         "compile/nvrtc_library.py",

@@ -13,8 +13,10 @@ import pytest
 
 from benchmarks import report, variant
 from benchmarks.isolation import run_isolated
-from benchmarks.prefill import OURS, Result
-from benchmarks.timing import Timing
+from mlagen.bench.installed import OURS
+from mlagen.bench.measure import Result
+from mlagen.bench.rows import visible_pairs
+from mlagen.bench.timing import Timing
 from mlagen.cli.selection import select_kernels
 from mlagen.errors import MissingDependencyError
 from mlagen.plan.name import kernel_name
@@ -58,7 +60,7 @@ def items_and_silence() -> Iterator[int]:
 
 def fake_machine() -> Iterator[dict[str, Any]]:
     names = ("date", "driver", "cubins", "torch", "cudnn", "python")
-    yield {**dict.fromkeys(names, "x"), "gpu": "NVIDIA B200", "power.limit": "1000.00 W"}
+    yield {**dict.fromkeys(names, "x"), "gpu": "NVIDIA B200", "power_limit_w": 1000.0}
 
 
 def fake_verify(spec: KernelSpec) -> Iterator[Verdict]:
@@ -75,8 +77,17 @@ def fake_verify(spec: KernelSpec) -> Iterator[Verdict]:
 def fake_measure(spec: KernelSpec, seqlens: Sequence[int], *_: object) -> Iterator[Result]:
     """The kernel without a mask dies after its first row."""
     for seqlen in seqlens:
-        timing = Timing(median_ms=2.0, least_ms=1.9, p90_ms=2.1, calls=20, regime="cool")
-        yield Result(f"{seqlen // 1024}k", OURS, "cool", timing, 1234.0, 1.5, rel_l2=2e-3)
+        timing = Timing(
+            median_ms=2.0,
+            least_ms=1.9,
+            p90_ms=2.1,
+            calls=20,
+            regime="cool",
+            sm_clock_mhz=1620.4,
+            power_w=987.6,
+        )
+        row = variant.row_of(spec, seqlen, 128)
+        yield Result(row.name, OURS, "cool", timing=timing, tflops=1234.0, ratio=1.5, rel_l2=2e-3)
         if spec.mask.kind == "none":
             os.kill(os.getpid(), signal.SIGKILL)
 
@@ -149,10 +160,10 @@ def test_the_page_shows_predicted_beside_measured(arguments: Namespace) -> None:
     report.run(arguments)
     page = (arguments.out / "report-b200.md").read_text(encoding="utf-8")
     assert page.startswith("# NVIDIA B200: 2 of 4 kernels verified\n")
-    assert "power.limit 1000.00 W" in page
+    assert "power limit 1000 W" in page
     (line,) = [line for line in page.splitlines() if "| causal 8k | cool |" in line]
     cells = [cell.strip() for cell in line.split("|")]
-    assert cells[4:10] == ["2.000", "1234", "1613", "0.76", "1.50", "2.00e-03"]
+    assert cells[4:12] == ["2.000", "1234", "1613", "0.76", "1.50", "1620", "988", "2.00e-03"]
     assert "out: 3 elements beyond the bound" in page
     assert "verify, after 1 problems:" in page
 
@@ -180,16 +191,12 @@ def test_a_kernel_that_does_not_compile_is_reported(tmp_path: Path) -> None:
     assert not records[0].is_verified
 
 
-@pytest.mark.parametrize(
-    ("gpu", "name"), [("NVIDIA B200", "b200"), ("NVIDIA H200 NVL", "h200-nvl"), (None, "none")]
-)
-def test_a_gpu_names_its_report(gpu: str | None, name: str) -> None:
-    assert report.short_name(gpu) == name
-
-
 def test_a_row_counts_what_the_mask_shows(arguments: Namespace) -> None:
     specs = {one.mask.kind: one for one in select_kernels(arguments.spec).specs}
-    pairs = {kind: variant.row_of(one, 1024, 8).pairs for kind, one in specs.items()}
+    pairs = {
+        kind: visible_pairs(one.mask, variant.row_of(one, 1024, 8).shape)
+        for kind, one in specs.items()
+    }
     assert pairs["none"] == 1024 * 1024
     assert pairs["causal"] == 1024 * 1025 // 2
     assert pairs["chunked"] == 4 * 256 * 257 // 2

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from benchmarks.machine import driver_version
+from mlagen.bench.machine import driver_version
 
 
 def facts() -> dict[str, Any]:  # Any: JSON values

@@ -32,6 +32,7 @@ VERBS = {
     "list": "List the kernels of a spec, or the options mlagen knows.",
     "show": "Show the plan, budgets and machine code of one kernel.",
     "verify": "Run kernels on small problems and check every element.",
+    "bench": "Time kernels beside other implementations of attention.",
     "key": "Show a kernel's identity and what went into it.",
     "schema": "Print the JSON Schema of spec files.",
     "cache": "Look at or empty the cache of compiled kernels.",

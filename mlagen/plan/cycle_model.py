@@ -71,7 +71,7 @@ CHAINS = 2  # warpgroups that do softmax at a time
 L2_LATENCY_CYCLES = 650  # of a load by TMA, to its first bytes; assumed
 LEAST_SLOTS_IN_TURN = 3  # of the ring, where warpgroups take key tiles in turn
 
-# Fitted to the measured rows of sm_90a (docs/measurements.md, cool) and carried over to sm_100a unchecked.
+# Fitted to the measured rows of sm_90a (docs/performance, 2026-12-02, cool) and carried over to sm_100a unchecked.
 STEP_LOSS = 0.07  # of a step's bound: arbitration between warpgroups, barriers
 TILE_CYCLES = 4_750  # of a tile: first loads and softmax that nothing hides, masks, output
 BLOCK_CYCLES = 3_000  # of a block's start: launch, barriers, tensor memory, descriptors; assumed

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from dataclasses import replace
 from pathlib import Path
@@ -9,7 +10,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from benchmarks.publish import shown
 from benchmarks.timeline import deepseek, timeline
+from mlagen.bench.document import grouped
+from mlagen.bench.installed import OURS
 from mlagen.plan.cycle_model import (
     B200,
     BLOCK_CYCLES,
@@ -50,12 +54,14 @@ MASKS = {
 
 
 def measured() -> dict[str, float]:
-    """TFLOP/s of the rows of docs/measurements.md in short bursts."""
-    lines = (DOCS / "measurements.md").read_text(encoding="utf-8").splitlines()
-    cells = [
-        [cell.strip() for cell in line.split("|")[1:-1]] for line in lines if "| cool |" in line
-    ]
-    return {row[0]: float(row[3]) for row in cells}
+    """TFLOP/s of ours in short bursts, in the run that the model was fitted to."""
+    run = json.loads((DOCS / "performance/2026-12-02-h200.json").read_text(encoding="utf-8"))
+    found = grouped(run["results"]["figures"]["results"])
+    return {
+        shown(row).removesuffix(" tokens"): float(one[OURS]["tflops"])
+        for (row, regime), one in found.items()
+        if regime == "cool"
+    }
 
 
 def test_a_step_on_hopper_by_hand() -> None:

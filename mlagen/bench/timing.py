@@ -6,6 +6,9 @@ belongs to a regime, and only times of one regime are compared:
 
     cool   groups of at most 30 ms of work, 0.15 s of idle before each
     hot    half a second of the same work first
+
+The SM clock is measured, not asked for (in short runs, what the driver says is not what the SMs do): behind each group,
+a kernel counts cycles for a fraction of a millisecond, too short for the clock to change.
 """
 
 from __future__ import annotations
@@ -20,6 +23,8 @@ import torch
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from mlagen.bench.card import Card
+
 Regime = Literal["cool", "hot"]
 
 GROUP_MS = 30.0
@@ -27,6 +32,7 @@ IDLE_S = 0.15
 HEAT_MS = 500.0
 # Cycles a second by which a spin kernel's length is set; it need not be exact.
 SPIN_HERTZ = 1.9e9
+CLOCK_CYCLES = 500_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +45,9 @@ class Timing:
         p90_ms: Nine calls of ten are not slower.
         calls: How many were timed.
         regime: See the module.
+        sm_clock_mhz: Right behind the work; of several groups the median.
+        power_w: Mean over the timed calls, and over the pauses between them (cool) or the heating before them (hot);
+            None if the driver does not count energy.
     """
 
     median_ms: float
@@ -46,10 +55,17 @@ class Timing:
     p90_ms: float
     calls: int
     regime: Regime
+    sm_clock_mhz: float | None = None
+    power_w: float | None = None
 
 
 def time_calls(
-    call: Callable[[int], object], *, sets: int, regime: Regime, budget_ms: float = 250.0
+    call: Callable[[int], object],
+    *,
+    sets: int,
+    regime: Regime,
+    budget_ms: float = 250.0,
+    card: Card | None = None,
 ) -> Timing:
     """Time `call(i)`, each call by events of its own, and return the distribution.
 
@@ -58,13 +74,17 @@ def time_calls(
         sets: Number of input sets, taken in turn so that the L2 holds no answer.
         regime: See the module.
         budget_ms: Device time to aim for, within 20 to 60 calls (10 for calls over 10 ms).
+        card: Counts the energy; None for no power.
     """
     once_ms, host_s = _rehearse(call, sets)
     calls = int(min(60, max(20 if once_ms < 10 else 10, budget_ms / once_ms)))
     group = int(max(1, min(calls, GROUP_MS / once_ms))) if regime == "cool" else calls
+    torch.cuda.synchronize()
+    energy, begin = card.energy_j() if card else None, time.perf_counter()
     if regime == "hot":
         _heat(call, sets, once_ms)
     events = [_event_pair() for _ in range(calls)]
+    spins = []
     for first in range(0, calls, group):
         if regime == "cool":
             torch.cuda.synchronize()
@@ -74,7 +94,13 @@ def time_calls(
             events[i][0].record()
             call(i % sets)
             events[i][1].record()
+        spins.append(_event_pair())
+        spins[-1][0].record()
+        torch.cuda._sleep(CLOCK_CYCLES)
+        spins[-1][1].record()
     torch.cuda.synchronize()
+    seconds, used = time.perf_counter() - begin, card.energy_j() if card else None
+    spin_ms = statistics.median(start.elapsed_time(end) for start, end in spins)
     times = sorted(start.elapsed_time(end) for start, end in events)
     return Timing(
         median_ms=statistics.median(times),
@@ -82,6 +108,8 @@ def time_calls(
         p90_ms=times[int(0.9 * (calls - 1))],
         calls=calls,
         regime=regime,
+        sm_clock_mhz=CLOCK_CYCLES / spin_ms / 1e3,
+        power_w=None if used is None or energy is None else (used - energy) / seconds,
     )
 
 

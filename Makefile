@@ -97,7 +97,7 @@ foreign: $(VENV)/.installed-dev ## kernels that Triton compiles, in the simulato
 	$(BIN)/python -m pytest tests/foreign
 
 .PHONY: bench
-bench: $(VENV)/.installed-dev ## times beside torch's attention, in one run; needs a Hopper GPU
+bench: $(VENV)/.installed-dev ## the project's own figures, beside torch's attention, with their goals; needs a GPU
 	$(BIN)/python -m benchmarks.prefill
 
 .PHONY: gpu-report

@@ -58,7 +58,7 @@ def pages() -> dict[Path, str]:
     reports = {
         path.stem: json.loads(path.read_text("utf-8")) for path in sorted(FOLDER.glob("*.json"))
     }
-    found = {}
+    found: dict[Path, str] = {}
     for name, report in reports.items():
         found |= {FOLDER / f"{name}.{file}": text for file, text in pictures(report).items()}
         found[FOLDER / f"{name}.md"] = page(name, report)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import textwrap
+from dataclasses import dataclass
 from html import escape
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +19,9 @@ if TYPE_CHECKING:
 WIDTH = 960
 MARGIN = 240  # of the rows' names
 RIGHT = 90  # of a bar's own numbers
-HEAD = 62
+HEAD = 34  # above the facts of the machine
+LINE = 13
+LETTERS = 175  # of a line of facts
 PANEL_HEAD = 44
 BAR = 13
 GAP = 10
@@ -30,22 +34,44 @@ COLOURS = {
     "fa4": "#c98ba8",
     "flashinfer": "#a7a1d6",
 }
-_LETTER = 5.3  # width of a letter of the heading
+
+
+@dataclass(frozen=True, slots=True)
+class _Axis:
+    """TFLOP/s along the width.
+
+    Attributes:
+        step: Between two lines of the grid.
+        lines: How many there are, besides that at 0.
+    """
+
+    step: float
+    lines: int
+
+    @classmethod
+    def up_to(cls, largest: float) -> _Axis:
+        """The axis with a step of 1, 2 or 5 times a power of ten, and at most `TICKS` steps."""
+        power = 10.0 ** math.floor(math.log10(largest / TICKS))
+        step = next(one * power for one in (1, 2, 5, 10) if largest <= one * power * TICKS)
+        return cls(step, math.ceil(largest / step))
+
+    def width(self, tflops: float) -> float:
+        """Of a bar."""
+        return tflops * (WIDTH - MARGIN - RIGHT) / (self.step * self.lines)
 
 
 def draw(document: Document) -> str:
     """The results of `make_document` as a picture; ours carries its speed relative to the best peer."""
     results = [one for one in document["results"] if one["tflops"] is not None]
     names = implementations(results)
-    step = _step(max((one["tflops"] for one in results), default=1.0))
-    end = step * max(1, math.ceil(max((one["tflops"] for one in results), default=1.0) / step))
-    scale = (WIDTH - MARGIN - RIGHT) / end
-    lines = list(_head(document["machine"], names))
-    top: float = HEAD
+    axis = _Axis.up_to(max((one["tflops"] for one in results), default=1.0))
+    facts = textwrap.wrap(heading(document["machine"]), LETTERS)
+    lines = list(_head(facts, names))
+    top: float = HEAD + LINE * len(facts)
     for regime, words in REGIMES.items():
         groups = {row: found for (row, its), found in grouped(results).items() if its == regime}
         if groups:
-            panel, top = _panel(words, groups, names, top=top, scale=scale, step=step, end=end)
+            panel, top = _panel(words, groups, names, axis, top=top)
             lines += panel
     height = top + GAP
     start = (
@@ -56,26 +82,13 @@ def draw(document: Document) -> str:
     return "\n".join([start, background, *lines, "</svg>\n"])
 
 
-def _step(largest: float) -> float:
-    """Between two lines of the grid: 1, 2 or 5 times a power of ten, of at most `TICKS` lines."""
-    power = 10.0 ** math.floor(math.log10(largest / TICKS))
-    return next(one * power for one in (1, 2, 5, 10) if largest <= one * power * TICKS)
-
-
-def _head(machine: Document, names: Sequence[str]) -> Iterator[str]:
+def _head(facts: Sequence[str], names: Sequence[str]) -> Iterator[str]:
     """What it is and was made on, and a colour for each implementation."""
-    words = heading(machine).split(", ")
-    lines = [""]
-    for word in words:
-        longer = f"{lines[-1]}, {word}" if lines[-1] else word
-        if len(longer) * _LETTER > WIDTH - 2 * GAP and lines[-1]:
-            lines.append(word)
-        else:
-            lines[-1] = longer
     yield f'<text x="{GAP}" y="18" font-size="13" font-weight="bold">TFLOP/s, more is better</text>'
-    for index, line in enumerate(lines[:2]):
-        yield f'<text x="{GAP}" y="{34 + 13 * index}" font-size="10" fill="#666">{escape(line)}</text>'
-    left = WIDTH - RIGHT
+    for index, line in enumerate(facts):
+        y = HEAD + LINE * index
+        yield f'<text x="{GAP}" y="{y}" font-size="10" fill="#666">{escape(line)}</text>'
+    left: float = WIDTH - RIGHT
     for name in reversed(names):
         left -= 40 + 6.2 * len(title(name))
         yield f'<rect x="{left:.0f}" y="8" width="11" height="11" fill="{COLOURS[name]}"/>'
@@ -86,21 +99,19 @@ def _panel(
     words: str,
     groups: dict[str, dict[str, Document]],
     names: Sequence[str],
+    axis: _Axis,
     *,
     top: float,
-    scale: float,
-    step: float,
-    end: float,
 ) -> tuple[list[str], float]:
     """The lines of one regime, and where they end."""
     heights = [BAR * len([name for name in names if name in found]) for found in groups.values()]
     bottom = top + PANEL_HEAD + sum(heights) + GAP * len(heights)
     lines = [f'<text x="{GAP}" y="{top + 24}" font-weight="bold">{escape(words)}</text>']
-    for index in range(round(end / step) + 1):
-        x = MARGIN + index * step * scale
+    for tick in (axis.step * index for index in range(axis.lines + 1)):
+        x = MARGIN + axis.width(tick)
         lines += [
             f'<line x1="{x:.1f}" y1="{top + 32}" x2="{x:.1f}" y2="{bottom}" stroke="#ddd"/>',
-            f'<text x="{x:.1f}" y="{top + 28}" text-anchor="middle" fill="#666">{index * step:g}</text>',
+            f'<text x="{x:.1f}" y="{top + 28}" text-anchor="middle" fill="#666">{tick:g}</text>',
         ]
     y: float = top + PANEL_HEAD
     for (row, found), height in zip(groups.items(), heights, strict=True):
@@ -109,15 +120,15 @@ def _panel(
             f'<text x="{MARGIN - GAP}" y="{middle:.1f}" text-anchor="end">{escape(row)}</text>'
         )
         for name in (name for name in names if name in found):
-            lines += _bar(name, found[name], y=y, scale=scale)
+            lines += _bar(name, found[name], axis, y=y)
             y += BAR
         y += GAP
     return lines, bottom
 
 
-def _bar(name: str, result: Document, *, y: float, scale: float) -> Iterator[str]:
+def _bar(name: str, result: Document, axis: _Axis, *, y: float) -> Iterator[str]:
     """A bar and its numbers."""
-    width = result["tflops"] * scale
+    width = axis.width(result["tflops"])
     text = f"{result['tflops']:.0f}"
     if result["is_wrong"]:
         text += " wrong"

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mlagen.spec.yaml import spec_from_dict
+
+if TYPE_CHECKING:
+    from mlagen.spec.model import KernelSpec
 
 GEOMETRY = {
     "num_heads": 8,
@@ -15,7 +18,7 @@ GEOMETRY = {
 }
 
 
-def kernels(*groups: dict[str, Any], arch: str = "sm_90a") -> tuple[Any, ...]:
+def kernels(*groups: dict[str, Any], arch: str = "sm_90a") -> tuple[KernelSpec, ...]:
     """The kernels of these groups of options."""
     values = {"spec": 1, "name": "timed", "geometry": GEOMETRY, "arch": arch}
     return spec_from_dict(

@@ -35,8 +35,13 @@ if TYPE_CHECKING:
 CALLS = 1000
 EMPTY_EVERY = 50
 GOAL_US = 10.0
-# Form -> more words of the row's name.
-FORMS = {"fused": "", "ragged": ",ragged", "rope paged by 64": ",rope_paged64", "lse": ",lse"}
+SHAPE = "b2,s64,k128,h16,causal"
+FORMS = {
+    "fused": SHAPE,
+    "ragged": f"{SHAPE},ragged",
+    "rope paged by 64": f"{SHAPE},rope_paged64",
+    "lse": f"{SHAPE},lse",
+}
 
 
 def main() -> int:
@@ -52,8 +57,8 @@ def main() -> int:
     with torch.inference_mode():
         zeros = torch.zeros(1024, device="cuda")
         microseconds["torch zero_"] = host_time(itertools.repeat(zeros.zero_))
-        for form, words in FORMS.items():
-            row = parse_row(f"b2,s64,k128,h16,causal{words}")
+        for form, row_name in FORMS.items():
+            row = parse_row(row_name)
             spec = find_kernel(specs, row)
             assert spec is not None, f"{SPEC}: no kernel for {row.name}"
             workload = make_workload(spec, row.shape, for_peers=False)

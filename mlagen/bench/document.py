@@ -51,6 +51,7 @@ def heading(machine: Document) -> str:
         f"driver {machine['driver']}",
         f"cubins by {machine['cubins']}",
         f"torch {machine['torch']}",
+        *([f"CUDA {machine['torch_cuda']}"] if machine.get("torch_cuda") else []),
         f"cuDNN {machine['cudnn']}",
         f"Python {machine['python']}",
     ]

@@ -238,7 +238,9 @@ def _report(document: Document) -> int:
         note(f"not timed: {reason}")
     wrong = [one for one in document["results"] if one["is_wrong"]]
     for one in wrong:
-        error = f"relative L2 error {one['rel_l2']}, of the bound of an element {one['of_bound']}"
+        error = "not finite" if one["rel_l2"] is None else f"relative L2 error {one['rel_l2']:.2e}"
+        if one["of_bound"] is not None:
+            error += f", an element off by {one['of_bound']:.2f} times what rounding explains"
         note(f"wrong output: {one['implementation']}, {one['row']}, {one['regime']}: {error}")
     rows = len({one["row"] for one in document["results"]})
     ours = [one for one in wrong if one["implementation"] == OURS]

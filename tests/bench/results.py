@@ -20,6 +20,7 @@ MACHINE: dict[str, Any] = {
     "driver": "580.1",
     "cubins": "NVRTC 13.5, compiled here",
     "torch": "2.13.0",
+    "torch_cuda": "13.0",
     "cudnn": 91900,
     "python": "3.12.3",
     "peers": {"flashinfer-python": "0.7.4"},

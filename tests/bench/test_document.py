@@ -68,7 +68,12 @@ def test_refusals_are_told_once_with_their_rows() -> None:
 def test_the_page_names_machine_command_and_picture() -> None:
     page = markdown(document([*TIMED, *REFUSED]), picture="run.svg")
     assert page.startswith("# NVIDIA B200: `mlagen bench small.yaml`\n")
-    for words in ("flashinfer-python 0.7.4", "power limit 1000 W", "highest SM clock 1965 MHz"):
+    for words in (
+        "CUDA 13.0",
+        "flashinfer-python 0.7.4",
+        "power limit 1000 W",
+        "highest SM clock 1965 MHz",
+    ):
         assert words in page
     assert "](run.svg)" in page
     assert "| b1,s64,h8,causal | hot | 2.222 | 450 | 300 |  | 1.50 |" in page

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from benchmarks.host_overhead import FORMS
 from benchmarks.prefill import SPEC
 from mlagen.bench.rows import (
     MIX,
@@ -62,8 +63,8 @@ def test_a_wrong_name_is_answered_with_the_names(name: str, reason: str) -> None
 
 
 @pytest.mark.parametrize("arch", ["sm_90a", "sm_100a"])
-@pytest.mark.parametrize("name", names_of(list(SETS)))
-def test_each_standard_row_has_a_kernel_as_plain_as_it_lets_it_be(name: str, arch: str) -> None:
+@pytest.mark.parametrize("name", [*names_of(list(SETS)), *FORMS.values()])
+def test_each_row_of_ours_has_a_kernel_as_plain_as_it_lets_it_be(name: str, arch: str) -> None:
     row = parse_row(name)
     found = find_kernel([spec for spec in OWN if spec.arch == arch], row)
     assert found is not None

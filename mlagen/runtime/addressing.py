@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from mlagen.errors import ShapeError
+from mlagen.errors import InputError, ShapeError
 from mlagen.runtime.host_tensor import contiguous_copy
 
 if TYPE_CHECKING:
@@ -80,9 +80,13 @@ def _check_tma(name: str, tensor: Any) -> None:
             raise ShapeError(f"{message}\n  copy it with {contiguous_copy(name, tensor)}")
 
 
-def unaligned(name: str, address: int) -> ShapeError:
-    """The error of a tensor at whose address TMA cannot start."""
-    message = f"{name}: its data starts at {address:#x}, no multiple of {ALIGNMENT_BYTES} bytes"
+def wrong_address(name: str, address: int, alignment: int) -> InputError:
+    """The error of a tensor that has no memory, or none where the kernel can read it."""
+    if address == 0:
+        message = f"{name}: has elements, but no memory"
+        advice = "pass a tensor that holds data: none that is fake, wraps others, or is released"
+        return InputError(f"{message}\n  {advice}")
+    message = f"{name}: its data starts at {address:#x}, no multiple of {alignment} bytes"
     return ShapeError(f"{message}\n  copy it: {name}.clone(), or numpy.array({name}, order='C')")
 
 

@@ -327,5 +327,5 @@ def _number(name: str, value: Any) -> float:
         )
     try:
         return float(value)
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, OverflowError) as error:
         raise InputError(f"{name}: expected a number, got {value!r}\n  pass float(...)") from error

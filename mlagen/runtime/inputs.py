@@ -60,15 +60,19 @@ def check_presence(call: Call) -> None:
         if name not in tensors:
             raise InputError(f"{name}: missing\n  pass {name} [.., num_heads, head_dim]")
     for name, tensor in tensors.items():
+        odd = oddity(tensor)
+        if odd is not None:
+            message = f"{call.written[name]}: {odd}, and kernels read memory as strides say"
+            raise InputError(f"{message}\n  pass a plain tensor of the same values")
         if not hasattr(tensor, "shape") or not hasattr(tensor, "dtype"):
             message = f"{call.written[name]}: expected a tensor, got {type(tensor).__name__}"
             raise InputError(f"{message}\n  pass torch tensors or NumPy arrays")
     _check_one_kind(call)
     for name in ("q", "q_nope", "q_pe", "k", "k_rope", "v"):
-        if name in tensors and not 2 <= tensors[name].ndim <= 4:
-            message = (
-                f"{call.written[name]}: expected 2 to 4 dimensions, got {list(tensors[name].shape)}"
-            )
+        least = 2 if name == "k_rope" else 3
+        if name in tensors and not least <= tensors[name].ndim <= 4:
+            got = list(tensors[name].shape)
+            message = f"{call.written[name]}: expected {least} to 4 dimensions, got {got}"
             raise ShapeError(f"{message}\n  shapes are listed in the documentation of Kernels.run")
     if "block_table" in tensors and "k_rope" not in tensors and tensors["v"].ndim < 4:
         message = "k_rope: missing, and block_table is given"
@@ -91,6 +95,17 @@ def check_presence(call: Call) -> None:
         raise InputError(
             f"{message}\n  pass int32 [batch + 1], or {query} [batch, seqlen_q, num_heads, head_dim]"
         )
+
+
+def oddity(tensor: Any) -> str | None:
+    """Why elements of a torch tensor are not what its strides find in memory; None if they are."""
+    if not hasattr(tensor, "data_ptr"):
+        return None
+    if tensor.is_nested:  # it may have no shape
+        return "a nested tensor"
+    if str(tensor.layout) != "torch.strided":
+        return f"a tensor of layout {tensor.layout}"
+    return "a tensor to be negated when it is read" if tensor.is_neg() else None
 
 
 def _check_one_kind(call: Call) -> None:

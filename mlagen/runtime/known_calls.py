@@ -11,6 +11,9 @@ from numbers import Integral, Real
 from operator import is_
 from typing import TYPE_CHECKING, Any
 
+from mlagen.runtime.inputs import oddity
+from mlagen.spec.base import SpecModel
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterator, Sequence
 
@@ -139,16 +142,17 @@ def _signature(arguments: Mapping[str, Any]) -> Hashable:
             if comparable is None:
                 return None
             parts.append((name, comparable))
-        elif gradients and value.requires_grad:
+            continue
+        form = _form(value)
+        if form is None or (gradients and value.requires_grad):
             return None
-        else:
-            parts.append((name, _form(value)))
+        parts.append((name, form))
     return tuple(parts)
 
 
 def _form(tensor: Any) -> Hashable:
-    """What decides about a launch and is the tensor's; None if it is none."""
-    if not hasattr(tensor, "data_ptr"):
+    """What decides about a launch and is the tensor's; None if it is none, or none that a kernel can read."""
+    if not hasattr(tensor, "data_ptr") or oddity(tensor) is not None:
         return None
     return tensor.shape, tensor.stride(), tensor.dtype, tensor.device, tensor.requires_grad
 
@@ -162,6 +166,6 @@ def _comparable(value: Any) -> Hashable:
         return int, int(value)
     if isinstance(value, Real):
         return float, float(value)
-    if isinstance(value, Mapping | list | tuple):
+    if isinstance(value, Mapping | list | tuple | SpecModel):
         return repr(value)
     return None

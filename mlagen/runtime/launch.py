@@ -17,13 +17,13 @@ from mlagen.runtime.addressing import (
     ALIGNMENT_BYTES,
     check_even_rows,
     extent_bytes,
-    unaligned,
+    wrong_address,
 )
 from mlagen.runtime.parameters import ArgumentStruct, num_splits, scalar_values, tile_bound
 from mlagen.runtime.tensor_map import TensorGeometry, tensor_map_at, tensor_map_spec
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from mlagen.launch_record import TensorMapSpec
     from mlagen.plan.plan import KernelPlan, TensorMapPlan
@@ -45,13 +45,11 @@ class MapForm:
         plan: Order of dimensions and box.
         geometry: The tensor.
         place: Of the address among those of a call.
-        shown: The tensor's name in messages.
     """
 
     plan: TensorMapPlan
     geometry: TensorGeometry
     place: int
-    shown: str
 
     def at(self, address: int) -> TensorMapSpec:
         """The map of a tensor at this address."""
@@ -119,16 +117,23 @@ class LaunchForm:
         self.names = tuple(call.written[name] for name in self.inputs)
         place = {name: index for index, name in enumerate([*self.inputs, *_NO_INPUTS])}
         self.maps = tuple(
-            MapForm(
-                tensor_map,
-                _geometry(plan, tensor_map, call, out),
-                place[source],
-                call.written.get(source, source),
-            )
+            MapForm(tensor_map, _geometry(plan, tensor_map, call, out), place[source])
             for tensor_map, source in zip(plan.tensor_maps, sources, strict=True)
         )
         self.slots = [(slot, place[name]) for name, slot in pointers.items()]
-        self._apart = _must_be_apart(call, mapped, place)
+        tensors = {name: call.tensors[name] for name in self.inputs} | {"out": out}
+        if plan.spec.lse:
+            tensors["lse"] = lse
+        self._aligned = [
+            (
+                call.written.get(name, name),
+                place[name],
+                ALIGNMENT_BYTES if name in sources else tensor.element_size(),
+            )
+            for name, tensor in tensors.items()
+            if tensor.numel() > 0
+        ]
+        self._apart = _must_be_apart(call, self.inputs, place)
 
     def record(self, addresses: Sequence[int]) -> LaunchRecord:
         """The launch of a call with these addresses.
@@ -153,16 +158,20 @@ class LaunchForm:
 
         Raises:
             ShapeError: TMA cannot start at an address.
-            InputError: The memory of `out=` or `lse=` is that of another tensor.
+            InputError: A tensor has no memory, or that of `out=` or `lse=` is another tensor's.
         """
-        for tensor_map in self.maps:
-            if addresses[tensor_map.place] % ALIGNMENT_BYTES:
-                raise unaligned(tensor_map.shown, addresses[tensor_map.place])
-        for (output, place, size_bytes), (other, other_place, other_bytes) in self._apart:
-            start, other_start = addresses[place], addresses[other_place]
-            if other_start < start + size_bytes and start < other_start + other_bytes:
-                message = f"{output}: its memory overlaps that of {other}"
-                raise InputError(f"{message}\n  pass a tensor of its own, or leave it out")
+        for shown, place, alignment in self._aligned:
+            address = addresses[place]
+            if address % alignment or not address:
+                raise wrong_address(shown, address, alignment)
+        for (output, place, size_bytes), others in self._apart:
+            start = addresses[place]
+            end = start + size_bytes
+            for other, other_place, other_bytes in others:
+                other_start = addresses[other_place]
+                if other_start < end and start < other_start + other_bytes:
+                    message = f"{output}: its memory overlaps that of {other}"
+                    raise InputError(f"{message}\n  pass a tensor of its own, or leave it out")
 
 
 def output_shapes(plan: KernelPlan, call: Call) -> tuple[tuple[int, ...], tuple[int, ...]]:
@@ -194,17 +203,15 @@ def _geometry(plan: KernelPlan, tensor_map: TensorMapPlan, call: Call, out: Any)
 
 
 def _must_be_apart(
-    call: Call, mapped: Iterable[str], place: Mapping[str, int]
-) -> list[tuple[Extent, Extent]]:
-    """Pairs of an output that the caller gave and another tensor; new outputs overlap nothing."""
+    call: Call, inputs: Sequence[str], place: Mapping[str, int]
+) -> list[tuple[Extent, list[Extent]]]:
+    """Each output that the caller gave, and the other tensors; new outputs overlap nothing."""
     given = [name for name in ("out", "lse") if name in call.tensors]
-    mapped = list(mapped)
     extents = {
         name: (call.written[name], place[name], extent_bytes(call.tensors[name]))
-        for name in [*mapped, *given]
+        for name in [*inputs, *given]
     }
     return [
-        (extents[output], extents[other])
+        (extents[output], [extents[other] for other in [*inputs, *given[index + 1 :]]])
         for index, output in enumerate(given)
-        for other in [*mapped, *given[index + 1 :]]
     ]

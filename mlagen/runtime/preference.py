@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from typing import TYPE_CHECKING, Any  # Any: tensors of any library
 
@@ -20,12 +21,20 @@ WHOLE_TILE = 2 * HALF_M  # query rows of a tile of full height
 
 def reluctance(spec: KernelSpec, call: Call) -> tuple[float, float]:
     """How unwelcome a kernel is: by its tile's query rows first, then by the estimated cycles of one score."""
-    try:
-        plan = plan_kernel(spec)
-    except MlagenError:
+    plan = _plan_of(spec)
+    if plan is None:
         return math.inf, math.inf
     cycles = max(plan.cost.tensor_cycles, plan.cost.exp2_cycles) / (plan.tile_m * plan.tile_n)
     return (plan.tile_m if _wants_small_tiles(plan, call) else -plan.tile_m), cycles
+
+
+@functools.cache
+def _plan_of(spec: KernelSpec) -> KernelPlan | None:
+    """The plan of a kernel, made once: it takes as long as the rest of a first call. None if there is none."""
+    try:
+        return plan_kernel(spec)
+    except MlagenError:
+        return None
 
 
 def _wants_small_tiles(plan: KernelPlan, call: Call) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
+import torch
 
 import mlagen.runtime.driver
 from mlagen.build import BuiltKernel
@@ -28,6 +29,17 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> FakeDriver:
     driver = FakeDriver({})
     monkeypatch.setattr(mlagen.runtime.driver, "system_driver", lambda: driver)
     return driver
+
+
+@pytest.fixture
+def meta_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Give meta tensors an address: they pass for tensors of another GPU, or too large for this machine."""
+    address_of = torch.Tensor.data_ptr
+    monkeypatch.setattr(
+        torch.Tensor,
+        "data_ptr",
+        lambda tensor: 0x1000 if tensor.is_meta else address_of(tensor),
+    )
 
 
 @pytest.fixture

@@ -273,6 +273,42 @@ def test_mixed_devices(fake: FakeDriver, load: LoadFake, name: str) -> None:
     assert not fake.launches
 
 
+@pytest.mark.parametrize("name", ["v", "sinks", "cu_seqlens_q", "lse"])
+def test_tensors_without_memory_are_refused(fake: FakeDriver, load: LoadFake, name: str) -> None:
+    """As sharded training frees parameters; a kernel would read at address 0."""
+    spec = make_spec(lse=True, sink=True)
+    kernels, tensors = load(spec), make_tensors(spec) | {"lse": torch.empty(169, 4)}
+    kernels.run(tensors)
+    released = tensors[name].clone()
+    released.untyped_storage().resize_(0)
+    for _ in range(2):
+        with pytest.raises(InputError, match=f"^{name}: has elements, but no memory"):
+            kernels.run(tensors | {name: released})
+    kernels.run(tensors)
+    assert len(fake.launches) == 2
+
+
+@pytest.mark.parametrize(
+    ("odd", "words"),
+    [
+        (lambda rows: torch.nested.nested_tensor([rows[:40], rows[40:]]), "a nested tensor"),
+        (lambda rows: rows.to_sparse(), "a tensor of layout torch.sparse_coo"),
+        (torch._neg_view, "a tensor to be negated when it is read"),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+def test_tensors_that_strides_do_not_describe_are_refused(
+    fake: FakeDriver, load: LoadFake, odd: Callable[[torch.Tensor], torch.Tensor], words: str
+) -> None:
+    kernels, tensors = load(PLAIN), make_tensors(PLAIN)
+    odd_tensors = {name: odd(tensors[name]) for name in ("q", "k", "v")}
+    for known in (0, 1):
+        with pytest.raises(InputError, match=f"^q: {words}"):
+            kernels.run(odd_tensors)
+        assert len(kernels._known) == len(fake.launches) == known
+        kernels.run(tensors)
+
+
 def test_tensors_on_the_host_are_refused(
     fake: FakeDriver, load: LoadFake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -388,6 +424,15 @@ def test_rows_beyond_a_static_length_are_not_left_out(load: LoadFake) -> None:
         load(spec).run(make_tensors(spec))
 
 
+@pytest.mark.parametrize("name", ["q", "k", "v"])
+def test_dimensions_are_counted_before_a_kernel_is_chosen(load: LoadFake, name: str) -> None:
+    """Which of several configurations suits a call is read off its shapes."""
+    kernels = load(*(make_spec(config={"tile_n": tile_n}) for tile_n in (64, 128)))
+    tensors = make_tensors(PLAIN)
+    with pytest.raises(ShapeError, match=f"{name}: expected 3 to 4 dimensions, got"):
+        kernels.run(tensors | {name: tensors[name][:, 0]})
+
+
 def test_both_forms_of_q_are_refused(load: LoadFake) -> None:
     tensors = make_tensors(PLAIN)
     with pytest.raises(InputError, match="q: given together with q_nope or q_pe"):
@@ -403,6 +448,7 @@ def test_both_forms_of_q_are_refused(load: LoadFake) -> None:
         ({"softmax_scale": 0.0}, "softmax_scale: expected 1e-30 to 1e+30, got 0.0"),
         ({"softmax_scale": math.inf}, "softmax_scale: expected 1e-30 to 1e+30, got inf"),
         ({"softmax_scale": 1e39}, "softmax_scale: expected 1e-30 to 1e+30, got 1e+39"),
+        ({"softmax_scale": 10**400}, "softmax_scale: expected a number, got 1000"),
         ({"softmax_scale": 1e-46}, "softmax_scale: expected 1e-30 to 1e+30, got 1e-46"),
         ({"softmax_scale": torch.tensor(1.0)}, "softmax_scale: expected a number, got a tensor"),
         ({"sm_scale": 1.0, "softmax_scale": 1.0}, "softmax_scale: given twice, also as sm_scale"),

@@ -105,6 +105,13 @@ def wide(tensor: torch.Tensor) -> torch.Tensor:
     return room[..., : tensor.shape[-1]]
 
 
+def released(tensor: torch.Tensor) -> torch.Tensor:
+    """The same form, without memory."""
+    tensor = tensor.clone()
+    tensor.untyped_storage().resize_(0)
+    return tensor
+
+
 def heads_outermost(tensor: torch.Tensor) -> torch.Tensor:
     """The same values in memory of another order."""
     return tensor.transpose(0, 1).contiguous().transpose(0, 1)
@@ -132,10 +139,23 @@ NEARLY: dict[str, Callable[[Arguments], Arguments]] = {
     "gradients": lambda call: {"sinks": call["sinks"].clone().requires_grad_()},
     "one tensor twice": lambda call: {"cu_seqlens_k": call["cu_seqlens_q"]},
     "a wrong tensor twice": lambda call: {"k": call["v"][..., :64], "v": call["v"][..., :64]},
+    "released memory": lambda call: {"v": released(call["v"])},
+    "released memory of a pointer": lambda call: {"sinks": released(call["sinks"])},
+    "zeros without memory": lambda call: {"sinks": torch._efficientzerotensor(4)},
+    "negated when read": lambda call: {"v": torch._neg_view(call["v"])},
+    "a negated pointer": lambda call: {"sinks": torch._neg_view(call["sinks"])},
+    "sparse": lambda call: {"sinks": call["sinks"].to_sparse()},
+    "compressed": lambda call: {"block_table": call["block_table"].to_sparse_csr()},
+    "LSE over sinks": lambda call: {"sinks": call["lse"][0]},
+    "output over offsets": lambda call: {
+        "cu_seqlens_q": call["out"].view(-1).view(torch.int32)[8:12]
+    },
     "output over input": lambda call: {"out": call["v"].view(-1)[:86528].view(169, 4, 128)},
     "another name": lambda call: {"kpe": call["k_rope"], "k_rope": None},
     "two names": lambda call: {"kpe": call["k_rope"]},
     "no such name": lambda _: {"max_seqlens_q": 129},
+    "the mask as an object": lambda _: {"mask": PLAIN.mask},
+    "the mask as a dict": lambda _: {"mask": {"kind": "causal"}},
     "another mask": lambda _: {"mask": "none"},
     "an int for a flag": lambda _: {"return_lse": 1},
     "a float for a flag": lambda _: {"return_lse": 1.0},
@@ -153,6 +173,7 @@ NEARLY: dict[str, Callable[[Arguments], Arguments]] = {
 }
 
 
+@pytest.mark.filterwarnings("ignore:Sparse CSR tensor support is in beta")
 @pytest.mark.parametrize("change", NEARLY)
 def test_calls_that_are_nearly_known_are_as_if_none_were(
     fake: FakeDriver, load: LoadFake, change: str
@@ -199,16 +220,17 @@ def test_an_option_may_change_in_place(fake: FakeDriver, load: LoadFake) -> None
     assert first != second
 
 
-def test_devices_are_told_apart(
-    fake: FakeDriver, load: LoadFake, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """To the fake driver a meta tensor lies on the second GPU; it has no address."""
-    encode = fake.encode_tensor_map
-    monkeypatch.setattr(
-        fake,
-        "encode_tensor_map",
-        lambda spec: encode(dataclasses.replace(spec, address=spec.address or 16)),
-    )
+@pytest.mark.usefixtures("meta_memory")
+def test_options_as_a_spec_holds_them_are_remembered(fake: FakeDriver, load: LoadFake) -> None:
+    kernels, call = load(PLAIN), call_of(PLAIN)
+    for _ in range(2):
+        kernels.run(call, mask=PLAIN.mask, score_mod=PLAIN.score_mod)
+    assert len(kernels._known) == 1
+
+
+@pytest.mark.usefixtures("meta_memory")
+def test_devices_are_told_apart(fake: FakeDriver, load: LoadFake) -> None:
+    """To the fake driver a meta tensor lies on the second GPU."""
     kernels, call = load(PLAIN), make_tensors(PLAIN)
     elsewhere = {name: tensor.to("meta") for name, tensor in call.items()}
     for arguments in (call, elsewhere, call, elsewhere):

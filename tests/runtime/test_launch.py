@@ -17,6 +17,7 @@ from tests.runtime.calls import DEEPSEEK, GLM_FLASH, PAGED_64, make_spec, make_t
 from tests.runtime.fake_driver import H200_SMS, FakeDriver
 
 if TYPE_CHECKING:
+    from mlagen.launch_record import TensorMapSpec
     from tests.runtime.conftest import LoadFake
 
 
@@ -237,6 +238,7 @@ def test_a_cache_without_pages_has_no_room(fake: FakeDriver, load: LoadFake) -> 
     assert fake.launches[0].arguments["seqlen_k"] == 0
 
 
+@pytest.mark.usefixtures("meta_memory")
 def test_offsets_past_two_gigabytes_stay_exact(fake: FakeDriver, load: LoadFake) -> None:
     """Cases 15 and 16: 70 000 pages and 2^24 rows of q; tensors that are only described take no memory."""
     spec = make_spec(k_rope={"layout": "paged", "page_size": 64})
@@ -331,6 +333,32 @@ def test_tensor_maps_are_written_for_what_has_moved(fake: FakeDriver, load: Load
     assert len(fake.encoded) == 4 + 3
     assert fake.launches[-1].maps["v"].address == moved["v"].data_ptr()
     assert fake.launches[-3].maps["v"].address == tensors["v"].data_ptr()
+
+
+def test_parameters_that_are_half_written_serve_no_call(
+    fake: FakeDriver, load: LoadFake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec = make_spec()
+    kernels, tensors = load(spec), make_tensors(spec)
+    tensors["out"] = torch.empty(169, 4, 128, dtype=torch.bfloat16)
+    moved = {name: tensor.clone() for name, tensor in tensors.items()}
+    for arguments in (tensors, moved):
+        kernels.run(arguments)
+    wanted, encode = fake.launches[::-1], fake.encode_tensor_map
+
+    def refuse(spec: TensorMapSpec) -> bytes:
+        if spec.address == tensors["k"].data_ptr():
+            raise DriverError("cuTensorMapReplaceAddress: refused\n  advice")
+        return encode(spec)
+
+    monkeypatch.setattr(fake, "encode_tensor_map", refuse)
+    with pytest.raises(DriverError, match="refused"):
+        kernels.run(tensors)
+    assert len(fake.launches) == 2
+    monkeypatch.setattr(fake, "encode_tensor_map", encode)
+    for arguments in (moved, tensors):
+        kernels.run(arguments)
+    assert fake.launches[2:] == wanted
 
 
 def test_a_pointer_reused_for_another_shape_gets_another_map(
@@ -436,6 +464,23 @@ def test_lse_that_shares_memory_with_another_tensor_is_refused(load: LoadFake, o
     }
     with pytest.raises(InputError, match=names[other]):
         load(spec).run(tensors)
+
+
+@pytest.mark.parametrize("name", ["sinks", "bias", "cu_seqlens_k"])
+def test_outputs_over_what_pointers_find_are_refused(load: LoadFake, name: str) -> None:
+    """A block may still read there when another has written."""
+    score_mod = {"kind": "bias", "rank": 2} if name == "bias" else "identity"
+    spec = make_spec(lse=True, sink=name == "sinks", score_mod=score_mod)
+    tensors, lse = make_tensors(spec), torch.empty(400, 169)[:4].T
+    place = {
+        "sinks": lse.T[3, :4],
+        "bias": torch.as_strided(lse, (129, 200), (200, 1)),
+        "cu_seqlens_k": lse.T.view(torch.int32)[3, -4:],
+    }
+    with pytest.raises(InputError, match=f"lse: its memory overlaps that of {name}"):
+        load(spec).run(tensors | {"lse": lse, name: place[name]})
+    behind = torch.as_strided(lse, tensors[name].shape, tensors[name].stride(), 4 * 169)
+    load(spec).run(tensors | {"lse": lse, name: behind.view(tensors[name].dtype)})
 
 
 def test_a_struct_is_padded_to_its_widest_field() -> None:

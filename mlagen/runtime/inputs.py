@@ -99,7 +99,7 @@ def check_presence(call: Call) -> None:
 
 def oddity(tensor: Any) -> str | None:
     """Why elements of a torch tensor are not what its strides find in memory; None if they are."""
-    if not hasattr(tensor, "data_ptr"):
+    if not hasattr(tensor, "is_nested"):  # no tensor of torch
         return None
     if tensor.is_nested:  # it may have no shape
         return "a nested tensor"

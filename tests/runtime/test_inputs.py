@@ -468,6 +468,7 @@ def test_both_forms_of_q_are_refused(load: LoadFake) -> None:
         ({"softcap": 1.0, "score_mod": "alibi"}, "score_mod: given together with softcap"),
         ({"kv_length_counts": "all"}, "kv_length_counts: 'all' is not one of total, prefix"),
         ({"out": [1, 2]}, "out: expected a tensor, got list"),
+        ({"out": torch.UntypedStorage(8)}, "out: expected a tensor, got UntypedStorage"),
     ],
 )
 def test_wrong_arguments(load: LoadFake, arguments: Tensors, message: str) -> None:

@@ -15,12 +15,14 @@ import torch
 
 import mlagen.runtime.known_calls
 from mlagen.errors import MlagenError
+from mlagen.runtime.device import devices_of
 from mlagen.runtime.known_calls import KNOWN_CALLS, RECENT_CALLS, KnownCalls
 from tests.runtime.calls import PAGED_64, make_spec, make_tensors
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from mlagen.launch_record import TensorMapSpec
     from mlagen.runtime.kernel import Kernels
     from mlagen.spec.model import KernelSpec
     from tests.runtime.conftest import LoadFake
@@ -309,20 +311,41 @@ def test_no_tensor_is_kept(fake: FakeDriver, load: LoadFake) -> None:
     assert [ref() for ref in kept] == [None] * len(kept)
 
 
-def test_threads_do_not_mix_their_addresses(fake: FakeDriver, load: LoadFake) -> None:
+def test_threads_do_not_mix_their_addresses(
+    fake: FakeDriver, load: LoadFake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A second thread comes with other addresses when the first has written some of its own."""
     kernels = load(PLAIN)
     calls = [call_of(PLAIN, seed=seed) for seed in range(2)]
+    for call in calls:
+        kernels.run(call)
+    wanted, device = {repr(launch) for launch in fake.launches}, devices_of(fake).get(0)
+    lock, encode, encoded = device.launch_lock, fake.encode_tensor_map, len(fake.encoded)
+    has_come = threading.Event()
+
+    class Turns:
+        def __enter__(self) -> None:
+            if threading.current_thread() is second:
+                has_come.set()
+            lock.acquire()
+
+        def __exit__(self, *_: object) -> None:
+            lock.release()
+
+    def run_second() -> None:
+        kernels.run(calls[1])
+        has_come.set()
+
+    def encode_second_map(spec: TensorMapSpec) -> bytes:
+        if len(fake.encoded) == encoded + 1 and second.ident is None:
+            second.start()
+            has_come.wait()
+        return encode(spec)
+
+    second = threading.Thread(target=run_second)
+    monkeypatch.setattr(device, "launch_lock", Turns())
+    monkeypatch.setattr(fake, "encode_tensor_map", encode_second_map)
     kernels.run(calls[0])
-
-    def repeat(call: Arguments) -> None:
-        for _ in range(100):
-            kernels.run(call)
-
-    threads = [threading.Thread(target=repeat, args=(call,)) for call in calls]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    found = [tuple(one.address for one in launch.maps.values()) for launch in fake.launches]
-    assert len(found) == 201
-    assert len(set(found)) == 2
+    second.join()
+    assert len(fake.launches) == 4
+    assert {repr(launch) for launch in fake.launches[2:]} == wanted

@@ -1,7 +1,7 @@
 """Calls met before: what was decided for one holds for every call like it, wherever its tensors lie.
 
-Alike are calls with the same names, the same options, and tensors of the same sizes, strides, dtypes and devices. The
-checks of a first call look at nothing else, so a call like one that has passed them passes them too.
+Alike are calls with the same names, the same options, and plain tensors of the same sizes, strides, dtypes and devices.
+The checks of a first call look at nothing else, so a call like one that has passed them passes them too.
 """
 
 from __future__ import annotations

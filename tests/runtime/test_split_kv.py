@@ -6,10 +6,12 @@ import ctypes
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import torch
 
 from mlagen.plan import plan_kernel
 from mlagen.runtime.arguments import Call, Options
-from mlagen.runtime.inputs import Extents
+from mlagen.runtime.inputs import Extents, check_tensors
+from mlagen.runtime.launch import LaunchForm
 from mlagen.runtime.parameters import num_splits
 from tests.runtime.calls import make_spec, make_tensors
 
@@ -67,12 +69,34 @@ def test_auto_splits_as_much_as_pays(tiles: int, keys: int, most_blocks: int, sp
     assert num_splits(plan, call, extents, most_blocks=most_blocks) == splits
 
 
-def test_a_promised_length_bounds_the_parts(fake: FakeDriver, load: LoadFake) -> None:
+@pytest.mark.parametrize(("promised", "splits"), [({}, 5), ({"max_seqlen_k": 500}, 2)])
+def test_promised_lengths_bound_the_parts(
+    fake: FakeDriver, load: LoadFake, promised: dict[str, int], splits: int
+) -> None:
     spec = make_spec(partition=AUTO)
     tensors = make_tensors(spec, q_lens=(1,), k_lens=(2000,))
-    load(spec).run(tensors, max_seqlen_q=1)
-    assert fake.launches[-1].arguments["num_splits"] == 5  # of 16 steps
-    assert fake.launches[-1].grid == 4 * 5
+    load(spec).run(tensors, max_seqlen_q=1, **promised)
+    assert fake.launches[-1].arguments["num_splits"] == splits  # of 16 steps, or of 4
+    assert fake.launches[-1].grid == 4 * splits
+
+
+def test_memory_of_every_part_that_a_batch_may_have() -> None:
+    """Of both groups of 128 threads, wherever a sequence ends: 300 rows in two are 4 tiles at most."""
+    spec = make_spec(partition=FOUR)
+    tensors = make_tensors(spec, q_lens=(299, 1), k_lens=(2000, 0))
+    call = Call(tensors, dict(zip(tensors, tensors, strict=True)), Options())
+    out, lse = torch.empty(300, 4, 128), torch.empty(300, 4)
+    form = LaunchForm(
+        plan_kernel(spec),
+        call,
+        extents=check_tensors(spec, call),
+        out=out,
+        lse=lse,
+        most_blocks=132,
+    )
+    parts = 4 * 4 * 4  # tiles, heads, parts
+    assert 4 * form.state_floats == parts * STATE_BYTES
+    assert form.arrival_ints == parts * 2
 
 
 def test_states_and_arrivals_of_every_part(

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+import mlagen.runtime.tickets
 from mlagen.errors import DriverError, NoKernelError
 from mlagen.runtime.binaries import Binaries
 from mlagen.runtime.device import devices_of
@@ -109,8 +110,12 @@ def test_an_empty_pool_is_extended_during_a_capture(fake: FakeDriver) -> None:
 
 
 def test_a_launch_that_is_refused_leaves_its_counter(
-    fake: FakeDriver, load: LoadFake, tensors: dict[str, torch.Tensor]
+    fake: FakeDriver,
+    load: LoadFake,
+    tensors: dict[str, torch.Tensor],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(mlagen.runtime.tickets, "POOL_COUNTERS", 2)
     kernels = load(make_spec())
     kernels.run(tensors)
     for capturing in (False, True):

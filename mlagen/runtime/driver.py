@@ -121,6 +121,9 @@ class Driver(Protocol):
     def restore_capture(self, mode: int) -> None:
         """Undo `relax_capture`."""
 
+    def clear(self, address: int, size_bytes: int, stream: int) -> None:
+        """Have the stream fill device memory of the current context with zeros."""
+
     def upload(self, data: bytes) -> int:
         """Device memory of the current context that holds `data`, complete on return, also for other streams."""
 
@@ -341,6 +344,12 @@ class CudaDriver:
     def _exchange_capture_mode(self, mode: Any) -> Any:
         call = self._cuda.cuThreadExchangeStreamCaptureMode(mode)
         return self._check("cuThreadExchangeStreamCaptureMode", call)
+
+    def clear(self, address: int, size_bytes: int, stream: int) -> None:
+        """See `Driver`."""
+        cuda = self._cuda
+        place, queue = cuda.CUdeviceptr(address), cuda.CUstream(stream)
+        self._check("cuMemsetD8Async", cuda.cuMemsetD8Async(place, 0, size_bytes, queue))
 
     def upload(self, data: bytes) -> int:
         """See `Driver`."""

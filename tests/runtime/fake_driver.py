@@ -52,6 +52,9 @@ class FakeDriver:
     loaded: list[tuple[int, str]] = field(default_factory=list)  # context, entry
     allowed: dict[int, int] = field(default_factory=dict)
     uploads: list[tuple[int, int, bytes]] = field(default_factory=list)  # context, address, data
+    cleared: list[tuple[int, int, int, int]] = field(
+        default_factory=list
+    )  # context, address, bytes, stream
     stream_ids: dict[int, int] = field(default_factory=dict)
     refuse: str | None = None
     relaxed: bool = False
@@ -186,6 +189,10 @@ class FakeDriver:
 
     def restore_capture(self, mode: int) -> None:
         self.relaxed = bool(mode)
+
+    def clear(self, address: int, size_bytes: int, stream: int) -> None:
+        ctypes.memset(address, 0, size_bytes)
+        self.cleared.append((self.context, address, size_bytes, stream))
 
     def upload(self, data: bytes) -> int:
         self._check("cuMemAlloc")

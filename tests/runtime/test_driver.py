@@ -129,6 +129,16 @@ def test_upload_is_complete_before_it_returns(monkeypatch: pytest.MonkeyPatch) -
     ]
 
 
+def test_memory_is_cleared_in_the_order_of_a_stream(monkeypatch: pytest.MonkeyPatch) -> None:
+    bindings = Bindings()
+    driver = driver_over(bindings, monkeypatch)
+    driver.clear(0x1000, 24, 7)
+    assert bindings.calls[-1] == ("cuMemsetD8Async", 0x1000, 0, 24, 7)
+    bindings.answers["cuMemsetD8Async"] = Code.CUDA_ERROR_INVALID_VALUE
+    with pytest.raises(DriverError, match="cuMemsetD8Async: CUDA_ERROR_INVALID_VALUE"):
+        driver.clear(0x1000, 24, 7)
+
+
 def test_launch_writes_the_stream_only_when_it_changes(monkeypatch: pytest.MonkeyPatch) -> None:
     bindings = Bindings()
     launch = driver_over(bindings, monkeypatch).prepare_launch(

@@ -104,6 +104,7 @@ def test_states_and_arrivals_of_every_part(
 ) -> None:
     spec = make_spec(partition=FOUR)
     kernels = load(spec)
+    fake.ordinal = 1
     for capturing in (False, True):
         if capturing:
             fake.capturing.add(fake.stream)
@@ -111,8 +112,8 @@ def test_states_and_arrivals_of_every_part(
         (launch, *_) = reversed(fake.launches)
         states, counters = (int(launch.arguments[name]) for name in ("states", "arrivals"))
         assert states
-        assert counters
-        assert abs(states - counters) >= (STATE_BYTES if states < counters else 4) * 4 * 4
+        assert counters == states + 4 * 4 * STATE_BYTES
+        assert fake.cleared[-1] == (101, counters, 4 * 4 * 2 * 4, fake.stream)
         assert "num_splits" not in launch.arguments
         assert launch.grid == 4 * 4
     assert arrivals == [bytes(8), bytes(8)]
@@ -124,6 +125,7 @@ def test_one_part_takes_no_memory(fake: FakeDriver, load: LoadFake, arrivals: li
     (launch,) = fake.launches
     assert (launch.arguments["states"], launch.arguments["arrivals"]) == (0, 0)
     assert launch.arguments["num_splits"] == 1
+    assert not fake.cleared
     assert arrivals == [b""]
 
 

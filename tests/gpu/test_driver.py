@@ -1,4 +1,4 @@
-"""What only the driver can say: a tensor map that is moved is the one that would be encoded there."""
+"""What only the driver can say: a moved tensor map is the one encoded there, a graph clears memory at each replay."""
 
 from __future__ import annotations
 
@@ -48,3 +48,16 @@ def test_a_moved_tensor_map_is_the_one_encoded_there(kind: str) -> None:
         write(address)
         wanted = driver.encode_tensor_map(tensor_map_at(spec, address))
         assert ctypes.string_at(place, TENSOR_MAP_BYTES) == wanted
+
+
+def test_a_graph_clears_memory_whenever_it_is_replayed() -> None:
+    driver, tensor = system_driver(), torch.ones(8, dtype=torch.int32, device="cuda")
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        stream = driver.current_stream(tensor.get_device())
+        driver.clear(tensor.data_ptr() + 4, 6 * 4, stream)
+    assert tensor.tolist() == [1] * 8
+    for _ in range(2):
+        tensor.fill_(1)
+        graph.replay()
+        assert tensor.tolist() == [1, 0, 0, 0, 0, 0, 0, 1]

@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.mutation.bench import Bench, compile_ptx
 from tests.mutation.catalogue import RULES
 from tests.runtime.calls import make_spec
 
 NARROW = make_spec(arch="sm_100a", mask={"kind": "sliding_window", "left": 3, "right": 0})
-(ORDER,) = (rule for rule in RULES if rule.name == "block-order-of-products")
+RULE = {rule.name: rule for rule in RULES}
 
 
-def test_the_second_half_cannot_ask_for_another_block_than_it_multiplies() -> None:
+@pytest.mark.parametrize(
+    ("rule", "place"),
+    [
+        pytest.param("block-order-of-products", "second_half", id="asks for another"),
+        pytest.param("rescale-unseen", "correct_halves", id="corrects it"),
+    ],
+)
+def test_the_second_half_leaves_out_a_block_that_it_does_not_see(rule: str, place: str) -> None:
     kernel = Bench(NARROW)
-    (mutant,) = (one for one in ORDER.sites(kernel.source) if "second_half" in one.place)
+    (mutant,) = (one for one in RULE[rule].sites(kernel.source) if place in one.place)
     ptx = compile_ptx(mutant.source, kernel.plan)
     ((kind, _), *_) = kernel.simulate(mutant.source, ptx, "three tiles walk")
     assert kind == "race"

@@ -136,6 +136,7 @@ def test_one_call_has_all_lengths_around_blocks() -> None:
     assert {0, 1} <= set(last_tile)
     assert (last_tile > 128).any()
     assert ((last_tile > 0) & (last_tile < 128)).any()
+    assert (keys[queries > 0][(last_tile > 0) & (last_tile <= 128)] > 256).any()  # three blocks
 
 
 @pytest.mark.parametrize("label", SAMPLE)

@@ -292,8 +292,8 @@ _OUTSIDE = (
     Accepted(
         "rescale-unseen",
         r"CorrectionWarpgroup\.correct_halves",
-        "Without a left bound a half sees all blocks but the tile's last. tests/mutation/test_narrow_window.py plants it "
-        "where the second half sees fewer, and it is caught.",
+        "Without a left bound a half sees all blocks but the tile's last. tests/mutation/test_narrow_window.py plants "
+        "it where the second half sees fewer, and it is caught.",
         kernels=r"^(?!.*_pair_)",
     ),
     Accepted(

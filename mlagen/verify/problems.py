@@ -156,8 +156,8 @@ def _walks(plan: KernelPlan) -> Iterator[_Recipe]:
         "huge rising",
     )
     yield _Recipe("three tiles walk", (m,) * 3, (2 * n + 20,) * 3, "integer")
-    # Around one and two halves of a tile, and around one and two blocks. The last row of 257 is a tile with three blocks,
-    # an odd number for two halves that take them in turn.
+    # Around one and two halves of a tile, and around one and two blocks. The last row of 257 is a tile with three
+    # blocks, an odd number for two halves that take them in turn.
     rows: tuple[int, ...] = (257, 0, 129, 1, 255, 128, 256, 127)
     keys: tuple[int, ...] = (257, 129, 255, 128, 127, 0, 256, 1)
     if plan.spec.q_layout == "dense":

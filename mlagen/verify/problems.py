@@ -206,6 +206,7 @@ def _numbers(count: int) -> list[str]:
 def _batches(plan: KernelPlan) -> Iterator[_Recipe]:
     """Problems of batches: many sequences, and offsets that no caller should give."""
     spec = plan.spec
+    has_common_length = spec.kv.layout == "dense" and not spec.kv.seqlens  # of all sequences' keys
     if spec.q_layout == "ragged":
         # The search for a tile's sequence goes on by 32.
         queries = [0] * 66
@@ -229,14 +230,16 @@ def _batches(plan: KernelPlan) -> Iterator[_Recipe]:
     if (
         any(mod.kind == "bias" for mod in spec.score_mods)
         and spec.q_layout == "ragged"
-        and (spec.kv.layout != "dense" or spec.kv.seqlens)
+        and not has_common_length
     ):
         n = plan.tile_n
         yield _Recipe(
             "bias ends early", (40, 3), (2 * n + 5, n), "integer", padding=2, spoil=_with_short_bias
         )
-    has_own_lengths = spec.kv.row_offsets and (
-        spec.kv.layout != "paged" or spec.kv_length_counts == "total"
+    has_own_lengths = (
+        spec.kv.row_offsets
+        and not has_common_length
+        and (spec.kv.layout != "paged" or spec.kv_length_counts == "total")
     )
     if spec.q_layout == "ragged" and has_own_lengths and spec.max_seqlen == "dynamic":
         # The second sequence is longer than is said: its rest stays as it is, and it sees no key, so that nothing

@@ -296,14 +296,24 @@ def test_pages_are_shared_where_full_and_hold_nan_where_unused() -> None:
         assert np.isnan(cache[unused].astype(np.float32)).all()
 
 
-def test_rows_beyond_what_is_said_to_be_longest_are_not_to_be_written() -> None:
-    spec = spec_of(mask="causal")
+CUT = [label for label, spec in SPECS.items() if "longer than said" in problem_names(spec)]
+
+
+@pytest.mark.parametrize("label", CUT[::4])
+def test_rows_beyond_what_is_said_to_be_longest_are_not_to_be_written(label: str) -> None:
+    spec = SPECS[label]
     problem = make_problem(spec, "longer than said")
     used = int(problem.tensors["cu_seqlens_q"][-1])
     _, cut, _ = sequences(spec, problem.tensors, NumpyBackend())
     assert used == cut.first_query + problem.options["max_seqlen_q"]
     assert cut.num_queries > problem.options["max_seqlen_q"]
     assert cut.num_keys == 0
+
+
+def test_where_all_sequences_have_as_many_keys_none_is_longer_than_said() -> None:
+    options = {"mask": "causal", "q_layout": "ragged"}
+    assert "longer than said" in problem_names(make_spec(**options, kv="ragged"))
+    assert "longer than said" not in problem_names(make_spec(**options, kv="dense"))
 
 
 def test_many_sequences_have_queries_on_both_sides_of_a_step_of_the_search() -> None:

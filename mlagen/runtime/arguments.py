@@ -12,10 +12,12 @@ from typing import TYPE_CHECKING, Any
 from pydantic import TypeAdapter, ValidationError
 
 from mlagen.errors import InputError
-from mlagen.spec.mask import MASK_NAMES, Mask
+from mlagen.spec.diagnostics import find_errors
+from mlagen.spec.mask import Mask
 from mlagen.spec.mask import simplified as simplified_mask
-from mlagen.spec.score_mod import SCORE_MOD_NAMES, ScoreMod
+from mlagen.spec.score_mod import ScoreMod
 from mlagen.spec.score_mod import simplified as simplified_score_mod
+from mlagen.spec.source import show_path
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -203,37 +205,32 @@ def _mask(given: Mapping[str, Any]) -> Mask | None:
     return parse_mask({"kind": "sliding_window", "left": left, "right": right})
 
 
+# Any: annotated unions are no types to mypy
+_UNIONS: dict[str, Any] = {"mask": Mask, "score_mod": ScoreMod}
+
+
 @functools.cache
 def _adapter(option: str) -> TypeAdapter[Any]:
-    unions: dict[str, Any] = {
-        "mask": Mask,
-        "score_mod": ScoreMod,
-    }  # Any: annotated unions are no types to mypy
-    return TypeAdapter(unions[option])
+    return TypeAdapter(_UNIONS[option])
 
 
 def parse_mask(value: Any) -> Mask:
     """The mask that a word, a dict as in a spec, or a mask object names, in its plainest form."""
-    return simplified_mask(_parse_union("mask", value, MASK_NAMES))
+    return simplified_mask(_parse_union("mask", value))
 
 
 def parse_score_mod(value: Any) -> ScoreMod:
     """The score mod that a word, a dict or list as in a spec, or an object names, in its plainest form."""
-    return simplified_score_mod(_parse_union("score_mod", value, SCORE_MOD_NAMES))
+    return simplified_score_mod(_parse_union("score_mod", value))
 
 
-def _parse_union(option: str, value: Any, names: tuple[str, ...]) -> Any:
+def _parse_union(option: str, value: Any) -> Any:
     try:
         return _adapter(option).validate_python(value)
     except ValidationError as error:
-        wrong = "; ".join(
-            ".".join(map(str, (*found["loc"], found["msg"]))) for found in error.errors()
-        )
-        close = difflib.get_close_matches(value, names, n=1) if isinstance(value, str) else []
-        advice = (
-            f"did you mean {close[0]!r}?" if close else f"write it as in a spec: {', '.join(names)}"
-        )
-        raise InputError(f"{option}: {value!r} is none: {wrong}\n  {advice}") from error
+        found = find_errors(error, _UNIONS[option], value)
+        texts = [f"{show_path((option, *one.path))}{one.message}\n  {one.advice}" for one in found]
+        raise InputError("\n\n".join(texts)) from error
 
 
 def _window(value: Any) -> tuple[int | None, int | None]:

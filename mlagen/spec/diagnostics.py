@@ -44,8 +44,8 @@ class Target:
     description: str
 
 
-def find_errors(error: ValidationError, root: type[BaseModel], data: object) -> list[Finding]:
-    """All errors of a validation of `data`, without repetition, in the order Pydantic gave them."""
+def find_errors(error: ValidationError, root: object, data: object) -> list[Finding]:
+    """All errors of a validation of `data` as a model or a union, each once, in the order Pydantic gave them."""
     details = error.errors(include_url=False)
     return list(dict.fromkeys(_finding(one, root, data) for one in details if not _follows_up(one)))
 
@@ -55,7 +55,7 @@ def _follows_up(detail: ErrorDetails) -> bool:
     return detail["type"] == "too_short" and bool(detail["input"])
 
 
-def _finding(detail: ErrorDetails, root: type[BaseModel], data: object) -> Finding:
+def _finding(detail: ErrorDetails, root: object, data: object) -> Finding:
     kind, context, value = detail["type"], detail.get("ctx", {}), detail["input"]
     target = _resolve(detail["loc"], root, data)
     if kind == "spec_rule":
@@ -188,9 +188,9 @@ _MESSAGES: dict[str, _Message] = {
 }
 
 
-def _resolve(location: tuple[int | str, ...], root: type[BaseModel], data: object) -> Target:
+def _resolve(location: tuple[int | str, ...], root: object, data: object) -> Target:
     """Walk types and data together: the location has steps (tags, indexes) that the written data has not."""
-    annotation: object = root
+    annotation = root
     description = ""
     path: Path = ()
     for step in location:

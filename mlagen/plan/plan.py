@@ -236,7 +236,8 @@ class KernelPlan:
         turns_in_tails: They do so in last tiles of a sequence, where only the first has rows of its own.
         single_output: Both softmax warpgroups' products add to one output in tensor memory.
         largest_rescale_threshold: If above `rescale_threshold`, what it rises to the more a row has seen.
-        output_takes_v_stage: A tile's output leaves through the next stage of V, instead of its own slices of Q.
+        tiles_overlap: The first scores of a tile are computed beside the last product of the one before; its output
+            leaves through a buffer of its own, by a store warp, instead of its slices of Q.
     """
 
     spec: KernelSpec
@@ -270,7 +271,7 @@ class KernelPlan:
     turns_in_tails: bool = False
     single_output: bool = False
     largest_rescale_threshold: float = 0.0
-    output_takes_v_stage: bool = False
+    tiles_overlap: bool = False
 
     @property
     def tile_rows(self) -> int:

@@ -1,4 +1,4 @@
-"""Plan of the Hopper prefill family: one load warp, two math warpgroups of 64 query rows, rings of K and V."""
+"""Plan of the Hopper prefill family: a load and a store warp, two math warpgroups of 64 query rows, rings of K and V."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from mlagen.plan.plan import (
     TensorMapPlan,
     occupied_bytes,
 )
-from mlagen.plan.split_kv import state_elements
+from mlagen.plan.split_kv import splits_keys, state_elements
 from mlagen.plan.support import SM90, refuse_unsupported
 from mlagen.sass_facts import SassFacts, SassLoop
 
@@ -91,6 +91,7 @@ def plan_prefill_sm90(spec: KernelSpec) -> KernelPlan:
     asked = config.rescale_threshold
     smallest, largest = DEFAULT_RESCALE_THRESHOLDS if asked is None else (asked, asked)
     flops = 2 * TILE_M * configuration.tile_n * (geometry.qk_head_dim + geometry.v_head_dim)
+    overlap = tiles_overlap(spec, configuration)
     return KernelPlan(
         spec=spec,
         name=kernel_name(spec),
@@ -108,10 +109,10 @@ def plan_prefill_sm90(spec: KernelSpec) -> KernelPlan:
         ping_pong=ping_pong,
         key_ranges=ranges,
         regions=shared_memory_map(spec, configuration),
-        barriers=barriers(spec, configuration),
-        named_barriers=named_barriers(ping_pong=ping_pong),
+        barriers=barriers(spec, configuration, overlap=overlap),
+        named_barriers=named_barriers(ping_pong=ping_pong, own=not overlap or splits_keys(spec)),
         roles=(
-            Role("load", 1, PRODUCER_REGISTERS, "one warp draws tiles and issues TMA"),
+            issue_role(overlap=overlap),
             Role(
                 "math",
                 MATH_WARPGROUPS,
@@ -136,13 +137,26 @@ def plan_prefill_sm90(spec: KernelSpec) -> KernelPlan:
         ),
         state_elements=state_elements(spec, outputs=geometry.v_head_dim // 2, rows=2),
         largest_rescale_threshold=largest,
-        output_takes_v_stage=output_takes_v_stage(configuration),
+        tiles_overlap=overlap,
     )
 
 
-def output_takes_v_stage(configuration: Configuration) -> bool:
-    """Whether the output of a tile fits a stage of V: then Q is free for the next tile before the output has left."""
-    return configuration.tile_n >= TILE_M
+def tiles_overlap(spec: KernelSpec, configuration: Configuration) -> bool:
+    """Whether the first scores of a tile are computed beside the last product of the tile before.
+
+    Its Q must be there by then, so that no output can lie in it: there must be room for a buffer of the output.
+    """
+    regions = lay_out(region_requests(spec, configuration, overlap=True))
+    return occupied_bytes(regions) <= ARCHS[spec.arch].shared_memory_bytes
+
+
+def issue_role(*, overlap: bool) -> Role:
+    """The role of the first warpgroup."""
+    if overlap:
+        work = "a warp each draws tiles and loads, stores; two are idle"
+        warps = ("load warp", "store warp", "idle warp", "idle warp")
+        return Role("issue", 1, PRODUCER_REGISTERS, work, warps)
+    return Role("issue", 1, PRODUCER_REGISTERS, "one warp draws tiles and issues TMA")
 
 
 def estimate_registers(spec: KernelSpec, tile_n: int) -> int:
@@ -154,65 +168,90 @@ def estimate_registers(spec: KernelSpec, tile_n: int) -> int:
 
 def shared_memory_map(spec: KernelSpec, configuration: Configuration) -> tuple[Region, ...]:
     """Regions of shared memory: operands first, each panel 1024-byte aligned by its size, then barriers."""
+    overlap = tiles_overlap(spec, configuration)
+    return lay_out(region_requests(spec, configuration, overlap=overlap))
+
+
+def region_requests(
+    spec: KernelSpec, configuration: Configuration, *, overlap: bool
+) -> list[RegionRequest]:
+    """What `shared_memory_map` lays out."""
     geometry = spec.geometry
     qk_panels = geometry.qk_head_dim // PANEL_COLUMNS
     v_panels = geometry.v_head_dim // PANEL_COLUMNS
     n = configuration.tile_n
-    element, through_v = spec.dtype, output_takes_v_stage(configuration)
-    operands = (
+    operands = [
         (
             "q",
             (MATH_WARPGROUPS, qk_panels, ROWS_PER_WARPGROUP, PANEL_COLUMNS),
-            "of each warpgroup" + ("" if through_v else "; then its output"),
+            "of each warpgroup" + ("" if overlap else "; then its output"),
         ),
         (
             "k",
             (configuration.k_stages, qk_panels, n, PANEL_COLUMNS),
             "keys, nope panels before rope",
         ),
-        (
-            "v",
-            (configuration.v_stages, v_panels, n, PANEL_COLUMNS),
-            "values" + ("; a stage at times the output" if through_v else ""),
-        ),
-    )
-    regions: list[RegionRequest] = [
-        (name, element, ELEMENT_BYTES, shape, comment) for name, shape, comment in operands
+        ("v", (configuration.v_stages, v_panels, n, PANEL_COLUMNS), "values"),
     ]
-    regions += [barrier_region(barrier) for barrier in barriers(spec, configuration)]
-    regions.append(("tile", "tile", tile_bytes(spec), (TILE_SLOTS,), "announced tiles"))
-    return lay_out(regions)
+    requests: list[RegionRequest] = [
+        (name, spec.dtype, ELEMENT_BYTES, shape, comment) for name, shape, comment in operands
+    ]
+    if overlap:
+        out = (v_panels, ROWS_PER_WARPGROUP, PANEL_COLUMNS)
+        comment = "output of one warpgroup, then of the other"
+        requests.append(("out", str(spec.output_dtype), ELEMENT_BYTES, out, comment))
+    requests += [
+        barrier_region(barrier) for barrier in barriers(spec, configuration, overlap=overlap)
+    ]
+    requests.append(("tile", "tile", tile_bytes(spec), (TILE_SLOTS,), "announced tiles"))
+    if overlap and splits_keys(spec):
+        requests.append(("stores", "uint32", 4, (1,), "whether there is an output to store"))
+    return requests
 
 
-def barriers(spec: KernelSpec, configuration: Configuration) -> tuple[Barrier, ...]:
+def barriers(
+    spec: KernelSpec, configuration: Configuration, *, overlap: bool
+) -> tuple[Barrier, ...]:
     """The mbarriers, with what each phase expects."""
     geometry = spec.geometry
     q_bytes = ELEMENT_BYTES * ROWS_PER_WARPGROUP * geometry.qk_head_dim
     k_bytes = ELEMENT_BYTES * configuration.tile_n * geometry.qk_head_dim
     v_bytes = ELEMENT_BYTES * configuration.tile_n * geometry.v_head_dim
     math_warps = 4 * MATH_WARPGROUPS
+    if overlap:
+        q_empty = Barrier("q_empty", MATH_WARPGROUPS, 4, 0, "its warps", "load warp")
+        outputs = (
+            Barrier("out_full", 1, 4, 0, "a warpgroup's warps", "store warp"),
+            Barrier("out_empty", 1, 1, 0, "store warp", "the other warpgroup"),
+        )
+        tile_empty = Barrier(
+            "tile_empty", TILE_SLOTS, math_warps + 1, 0, "math and store warps", "load warp"
+        )
+    else:
+        q_empty = Barrier(
+            "q_empty", MATH_WARPGROUPS, 1, 0, "thread that stored the output", "load warp"
+        )
+        outputs = ()
+        tile_empty = Barrier(
+            "tile_empty", TILE_SLOTS, math_warps, 0, "every math warp", "load warp"
+        )
     return (
         Barrier("q_full", MATH_WARPGROUPS, 1, q_bytes, "load warp", "its warpgroup"),
-        (
-            Barrier("q_empty", MATH_WARPGROUPS, 4, 0, "every warp of its warpgroup", "load warp")
-            if output_takes_v_stage(configuration)
-            else Barrier(
-                "q_empty", MATH_WARPGROUPS, 1, 0, "thread that stored the output", "load warp"
-            )
-        ),
+        q_empty,
         Barrier("k_full", configuration.k_stages, 1, k_bytes, "load warp", "math warps"),
         Barrier("k_empty", configuration.k_stages, math_warps, 0, "every math warp", "load warp"),
         Barrier("v_full", configuration.v_stages, 1, v_bytes, "load warp", "math warps"),
         Barrier("v_empty", configuration.v_stages, math_warps, 0, "every math warp", "load warp"),
-        Barrier("tile_full", TILE_SLOTS, 1, 0, "load warp", "math warps"),
-        Barrier("tile_empty", TILE_SLOTS, math_warps, 0, "every math warp", "load warp"),
+        *outputs,
+        Barrier("tile_full", TILE_SLOTS, 1, 0, "load warp", "math warps" + (" and store warp" if overlap else "")),
+        tile_empty,
     )
 
 
-def named_barriers(*, ping_pong: bool) -> tuple[NamedBarrier, ...]:
+def named_barriers(*, ping_pong: bool, own: bool) -> tuple[NamedBarrier, ...]:
     """The hardware barriers: one a math warpgroup of each purpose."""
-    own = NamedBarrier("warpgroup", 3, MATH_WARPGROUPS)
-    return (NamedBarrier("turn", 1, MATH_WARPGROUPS), own) if ping_pong else (own,)
+    turn = (NamedBarrier("turn", 1, MATH_WARPGROUPS),) if ping_pong else ()
+    return (*turn, NamedBarrier("warpgroup", 3, MATH_WARPGROUPS)) if own else turn
 
 
 def tensor_maps(spec: KernelSpec, configuration: Configuration) -> tuple[TensorMapPlan, ...]:

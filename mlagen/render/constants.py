@@ -63,7 +63,7 @@ def _sm90_constants(plan: KernelPlan) -> list[Constant]:
         Constant("int", "kVHeadDim", str(geometry.v_head_dim)),
         Constant("int", "kElementBytes", "2"),
         Constant(
-            "int", "kProducerRegisters", str(roles["load"].registers), "a thread, after setmaxnreg"
+            "int", "kProducerRegisters", str(roles["issue"].registers), "a thread, after setmaxnreg"
         ),
         Constant("int", "kMathRegisters", str(roles["math"].registers)),
         *_rescale_thresholds(plan),

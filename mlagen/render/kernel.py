@@ -187,19 +187,11 @@ def _sm90_names(plan: KernelPlan) -> dict[str, Any]:
         "output_width": width,
         "score_widths": [plan.tile_n, plan.tile_n // 2] if plan.half_diagonal else [plan.tile_n],
         "l2_section_mib": prefill_sm90.L2_SECTION_MIB,
-        "output_row": _output_row_in_v if plan.output_takes_v_stage else _output_row_in_q,
+        "output_buffer": "shared.out" if plan.tiles_overlap else "shared.q[warpgroup]",
+        # What stores a tile's output wants to know which tile it is.
+        "finish_names_tile": plan.spec.lse or plan.spec.sink or splits_keys(plan.spec),
+        "names_warpgroup_barrier": any(barrier.name == "warpgroup" for barrier in plan.named_barriers),
     }
-
-
-def _output_row_in_v(panel: str, row: str | None) -> str:
-    """Where the output of a math warpgroup lies in a stage of V; without a row, its first one."""
-    own = "warpgroup * kRowsPerWarpgroup" + (f" + {row}" if row else "")
-    return f"shared.v[v.stage][{panel}][{own}]"
-
-
-def _output_row_in_q(panel: str, row: str | None) -> str:
-    """The same in its slice of Q."""
-    return f"shared.q[warpgroup][{panel}]" + (f"[{row}]" if row else "")
 
 
 def _sm100_names(plan: KernelPlan) -> dict[str, Any]:

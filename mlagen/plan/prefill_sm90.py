@@ -222,7 +222,7 @@ def barriers(
         q_empty = Barrier("q_empty", MATH_WARPGROUPS, 4, 0, "its warps", "load warp")
         outputs = (
             Barrier("out_full", 1, 4, 0, "a warpgroup's warps", "store warp"),
-            Barrier("out_empty", 1, 1, 0, "store warp", "the other warpgroup"),
+            Barrier("out_empty", MATH_WARPGROUPS, 1, 0, "store warp", "its warpgroup"),
         )
         tile_empty = Barrier(
             "tile_empty", TILE_SLOTS, math_warps + 1, 0, "math and store warps", "load warp"

@@ -243,7 +243,14 @@ def barriers(
         Barrier("v_full", configuration.v_stages, 1, v_bytes, "load warp", "math warps"),
         Barrier("v_empty", configuration.v_stages, math_warps, 0, "every math warp", "load warp"),
         *outputs,
-        Barrier("tile_full", TILE_SLOTS, 1, 0, "load warp", "math warps" + (" and store warp" if overlap else "")),
+        Barrier(
+            "tile_full",
+            TILE_SLOTS,
+            1,
+            0,
+            "load warp",
+            "math warps" + (" and store warp" if overlap else ""),
+        ),
         tile_empty,
     )
 
@@ -347,11 +354,13 @@ def used_bytes(spec: KernelSpec, configuration: Configuration) -> int:
 def budget_text(spec: KernelSpec, configuration: Configuration) -> str:
     """The shared-memory budget in one line, as in `Q 48 + K 2 x 48 + V 2 x 32 + barriers 0.2 = 208.2 KiB`."""
     regions = {region.name: region for region in shared_memory_map(spec, configuration)}
-    rest = sum(region.size_bytes for name, region in regions.items() if name not in ("q", "k", "v"))
+    matrices = ("q", "k", "v", "out")
+    rest = sum(region.size_bytes for name, region in regions.items() if name not in matrices)
     stage = {name: regions[name].size_bytes // regions[name].shape[0] for name in ("k", "v")}
+    out = f"output {kib(regions['out'].size_bytes)} + " if "out" in regions else ""
     return (
         f"Q {kib(regions['q'].size_bytes)} + K {configuration.k_stages} x {kib(stage['k'])} + "
-        f"V {configuration.v_stages} x {kib(stage['v'])} + barriers {kib(rest)} = "
+        f"V {configuration.v_stages} x {kib(stage['v'])} + {out}barriers {kib(rest)} = "
         f"{kib(used_bytes(spec, configuration))} KiB"
     )
 

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from mlagen.plan import KernelPlan
 
 
-OPERANDS = ("q", "k", "v", "kv", "k_rope")
+MATRICES = ("q", "k", "v", "kv", "k_rope", "out")
 SCHEDULES = {
     "prefill_sm90": (
         "  load warp   tile -> K(n) -> Q -> { K(n-1), V(n) } -> V(first)",
@@ -24,6 +24,13 @@ SCHEDULES = {
         "  correction  { O *= factor }; in the end O / sum -> shared memory -> store warp",
     ),
 }
+# Of prefill_sm90 where tiles overlap.
+OVERLAPPED_SCHEDULE = (
+    "  load warp   tile -> K(n) -> Q -> { K(n-1), V(n) } -> V(first)",
+    "  math        S = Q K(n)', O += P V(first) of the tile before -> softmax -> lay out O",
+    "              -> { S = Q K(n-1)', O += P V(n) -> softmax }",
+    "  store warp  O",
+)
 # Of prefill_sm100 where the halves are key tiles in turn, with an output each and with one.
 TWO_OUTPUTS_SCHEDULE = (
     "  load warp   tile -> K(n) -> V(n) -> Q -> { K(n-1) -> V(n-1) }",
@@ -85,7 +92,7 @@ def header_lines(plan: KernelPlan) -> list[str]:
 def _schedule_lines(plan: KernelPlan) -> tuple[str, ...]:
     if plan.alternates_keys:
         return ONE_OUTPUT_SCHEDULE if plan.single_output else TWO_OUTPUTS_SCHEDULE
-    return SCHEDULES[plan.family]
+    return OVERLAPPED_SCHEDULE if plan.tiles_overlap else SCHEDULES[plan.family]
 
 
 def _tile_lines(plan: KernelPlan) -> list[str]:
@@ -127,7 +134,7 @@ def _role_lines(plan: KernelPlan) -> list[str]:
 
 
 def _memory_lines(plan: KernelPlan) -> list[str]:
-    operands = [region for region in plan.regions if region.name in OPERANDS]
+    operands = [region for region in plan.regions if region.name in MATRICES]
     rest = sum(region.size_bytes for region in plan.regions) - sum(
         region.size_bytes for region in operands
     )

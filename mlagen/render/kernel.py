@@ -190,7 +190,9 @@ def _sm90_names(plan: KernelPlan) -> dict[str, Any]:
         "output_buffer": "shared.out" if plan.tiles_overlap else "shared.q[warpgroup]",
         # What stores a tile's output wants to know which tile it is.
         "finish_names_tile": plan.spec.lse or plan.spec.sink or splits_keys(plan.spec),
-        "names_warpgroup_barrier": any(barrier.name == "warpgroup" for barrier in plan.named_barriers),
+        "names_warpgroup_barrier": any(
+            barrier.name == "warpgroup" for barrier in plan.named_barriers
+        ),
     }
 
 

@@ -1,4 +1,4 @@
-"""Plan of the Hopper prefill family: a load and a store warp, two math warpgroups of 64 query rows, rings of K and V."""
+"""Plan of the Hopper prefill family: warps that load and store, two math warpgroups of 64 query rows, rings of K and V."""
 
 from __future__ import annotations
 
@@ -220,7 +220,7 @@ def barriers(
     math_warps = 4 * MATH_WARPGROUPS
     if overlap:
         q_empty = Barrier("q_empty", MATH_WARPGROUPS, 4, 0, "its warps", "load warp")
-        outputs = (
+        outputs: tuple[Barrier, ...] = (
             Barrier("out_full", 1, 4, 0, "a warpgroup's warps", "store warp"),
             Barrier("out_empty", MATH_WARPGROUPS, 1, 0, "store warp", "its warpgroup"),
         )

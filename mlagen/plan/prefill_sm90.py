@@ -1,4 +1,4 @@
-"""Plan of the Hopper prefill family: warps that load and store, two math warpgroups of 64 query rows, rings of K and V."""
+"""Plan of the Hopper prefill family: a load and a store warp, two math warpgroups of 64 rows, rings of K and V."""
 
 from __future__ import annotations
 

@@ -1,0 +1,169 @@
+"""Time variants of the same kernels in turn, in one process, on the same tensors.
+
+    python scripts-next/ab.py FOLDER FOLDER ... [--json FILE] [--rounds 2] [--rows WORD ...]
+
+A folder holds one variant's kernels, as `mlagen build scripts-next/ab.yaml --out FOLDER` writes them in that variant's
+tree. Its manifest says how much shared memory a variant takes; `cluster.txt`, if there is one, how many blocks make a
+cluster (the plan of this tree need not agree). A row is timed with all variants forwards, then backwards: what one
+round measures of each variant is a group of calls of about 30 ms behind 0.15 s of idle. Outputs are held against those
+of the first folder, of which some heads are held against float64.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import statistics
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[1]
+sys.path.insert(0, str(ROOT))
+
+import torch  # noqa: E402
+
+from benchmarks.prefill import check_output, find_kernel, run_options  # noqa: E402
+from benchmarks.rows import ROWS, Row  # noqa: E402
+from benchmarks.timing import IDLE_S, _event_pair, _hold_the_queue, _rehearse  # noqa: E402
+from mlagen.compile.resources import Resources  # noqa: E402
+from mlagen.kernel_compiler import BuiltKernel  # noqa: E402
+from mlagen.plan import plan_kernel  # noqa: E402
+from mlagen.plan.plan import Region  # noqa: E402
+from mlagen.runtime.binaries import Binaries  # noqa: E402
+from mlagen.runtime.kernel import Kernels  # noqa: E402
+from mlagen.spec.model import KernelSpec  # noqa: E402
+from tests.gpu.workloads import Batch, draw_operands, lay_out  # noqa: E402
+
+LABELS = (
+    *(f"b1 {n}k causal" for n in (1, 2, 4, 8)),
+    "b8 1k causal",
+    "b32 512 h16 causal",
+    "ragged mix causal",
+    *(f"b1 {n}k dense" for n in (1, 2, 4, 8)),
+)
+GROUP_MS = 30.0
+ROTATED_BYTES = 200e6
+
+
+def open_variant(folder: Path) -> Kernels:
+    """The kernels of a folder, whatever this tree's plan says of their shared memory and clusters."""
+    cluster_file = folder / "cluster.txt"
+    cluster = int(cluster_file.read_text()) if cluster_file.exists() else 1
+    built = []
+    for record in json.loads((folder / "manifest.json").read_text())["kernels"]:
+        spec = KernelSpec.model_validate_json(json.dumps(record["spec"]))
+        plan = plan_kernel(spec)
+        own = record["interface"]
+        assert [argument.name for argument in plan.arguments] == [name for name, _ in own["arguments"]]
+        room = Region("all", "bytes", 1, (own["shared_memory_bytes"],), 0, "")
+        pairs = cluster if spec.mask.kind == "none" else 1
+        plan = replace(plan, regions=(room,), cta_group=pairs)
+        cubin = (folder / record["cubin"]).read_bytes()
+        resources = Resources(**record["resources"])
+        built.append(BuiltKernel(plan, "", cubin, "", resources, record["key"], True, 0.0, record["lint"]))
+    specs = tuple(kernel.plan.spec for kernel in built)
+    binaries = Binaries(built=built, cache=None, jit="never", source=str(folder))
+    return Kernels(specs, binaries=binaries, backend="cuda", source=str(folder))
+
+
+def time_group(call: Any, sets: int) -> float:
+    """Median ms of one group of calls behind some idle."""
+    once_ms, host_s = _rehearse(call, sets)
+    count = int(min(40, max(5, GROUP_MS / once_ms)))
+    torch.cuda.synchronize()
+    time.sleep(IDLE_S)
+    events = [_event_pair() for _ in range(count)]
+    _hold_the_queue(once_ms, host_s, count)
+    for i, (start, end) in enumerate(events):
+        start.record()
+        call(i % sets)
+        end.record()
+    torch.cuda.synchronize()
+    return statistics.median(start.elapsed_time(end) for start, end in events)
+
+
+def compare(row: Row, variants: dict[str, Kernels], rounds: int) -> dict[str, dict[str, Any]]:
+    """TFLOP/s of each round, and what differs in the output."""
+    batch = Batch(row.q_lens, row.kv_lens, row.heads)
+    bytes_per_set = 2 * row.heads * (192 + 128) * (sum(row.q_lens) + sum(row.kv_lens))
+    count = min(4, max(1, math.ceil(ROTATED_BYTES / bytes_per_set)))
+    names = list(variants)
+    first = variants[names[0]]
+    spec = find_kernel(first, row)
+    options = run_options(spec)
+    sets = [
+        lay_out(spec, batch, draw_operands(spec, batch, seed=seed), filler=0.0) for seed in range(count)
+    ]
+    wanted = first.run(sets[0], **options)
+    found: dict[str, dict[str, Any]] = {}
+    for name in names:
+        out = variants[name].run(sets[0], **options)
+        again = variants[name].run(sets[0], **options)
+        difference = (out.float() - wanted.float()).norm() / wanted.float().norm()
+        found[name] = {
+            "tflops": [],
+            "relative_difference": float(difference),
+            "repeatable": bool(torch.equal(out, again)),
+            "finite": bool(out.isfinite().all()),
+        }
+    if max(row.kv_lens) <= 2048 and len(row.q_lens) == 1:
+        found[names[0]]["relative_l2"] = check_output(row, spec, batch, sets[0], wanted)
+    for turn in range(rounds):
+        for name in names if turn % 2 == 0 else reversed(names):
+            kernels = variants[name]
+            median = time_group(lambda i, kernels=kernels: kernels.run(sets[i], **options), count)
+            found[name]["tflops"].append(round(row.flops() / median / 1e9, 1))
+    torch.cuda.empty_cache()
+    return found
+
+
+def table(results: dict[str, dict[str, dict[str, Any]]], names: list[str]) -> str:
+    """TFLOP/s, means of the rounds, and percent over the first variant."""
+    width = max(len(name) for name in names) + 9
+    lines = [f"{'':22}" + "".join(f"{name:>{width}}" for name in names)]
+    for label, found in results.items():
+        means = {name: statistics.mean(found[name]["tflops"]) for name in names}
+        base = means[names[0]]
+        cells = (f"{means[name]:.0f} {100 * (means[name] / base - 1):+5.1f}%" for name in names)
+        lines.append(f"{label:22}" + "".join(f"{cell:>{width}}" for cell in cells))
+    return "\n".join(lines)
+
+
+def main() -> int:
+    """Compare; the exit status is 1 if a variant computes something else."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("folders", type=Path, nargs="+")
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--rows", nargs="*", default=[""], help="only rows whose label has one of these words")
+    arguments = parser.parse_args()
+    begin = time.perf_counter()
+    variants = {folder.name: open_variant(folder) for folder in arguments.folders}
+    rows = {row.label: row for row in ROWS["speed"]}
+    results: dict[str, dict[str, dict[str, Any]]] = {}
+    wrong = []
+    with torch.inference_mode():
+        for label in LABELS:
+            if not any(word in label for word in arguments.rows):
+                continue
+            results[label] = compare(rows[label], variants, arguments.rounds)
+            for name, found in results[label].items():
+                good = found["finite"] and found["repeatable"] and found["relative_difference"] < 2e-3
+                if not good:
+                    wrong.append(f"WRONG {label} {name}: {found}")
+            line = {name: found["tflops"] for name, found in results[label].items()}
+            print(f"{time.perf_counter() - begin:5.1f} s  {label}: {json.dumps(line)}", flush=True)
+            if arguments.json:
+                arguments.json.write_text(json.dumps(results, indent=1))
+    print(json.dumps(results))
+    print(table(results, list(variants)))
+    print("\n".join(wrong))
+    return int(bool(wrong))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

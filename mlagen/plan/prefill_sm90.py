@@ -144,8 +144,8 @@ def plan_prefill_sm90(spec: KernelSpec) -> KernelPlan:
 def tiles_overlap(spec: KernelSpec, configuration: Configuration) -> bool:
     """Whether the first scores of a tile are computed beside the last product of the tile before.
 
-    Its Q must be there by then, so that no output can lie in it: there must be room for a buffer of the output. With 256
-    columns of output ptxas spills.
+    Its Q must be there by then, so that no output can lie in it: there must be room for a buffer of the output.
+    With 256 columns of output ptxas spills.
     """
     if spec.geometry.v_head_dim > 2 * PANEL_COLUMNS:
         return False

@@ -3,7 +3,7 @@
     python scripts-next/ab.py FOLDER FOLDER ... [--json FILE] [--rounds 2] [--rows WORD ...]
 
 A folder holds one variant's kernels, as `mlagen build scripts-next/ab.yaml --out FOLDER` writes them in that variant's
-tree. Its manifest says how much shared memory a variant takes; `cluster.txt`, if there is one, how many blocks make a
+tree. Its manifest says how much shared memory and which boxes a variant takes; `cluster.txt`, if there is one, how many blocks make a
 cluster (the plan of this tree need not agree). A row is timed with all variants forwards, then backwards: what one
 round measures of each variant is a group of calls of about 30 ms behind 0.15 s of idle. Outputs are held against those
 of the first folder, of which some heads are held against float64.
@@ -59,9 +59,14 @@ def open_variant(folder: Path) -> Kernels:
         plan = plan_kernel(spec)
         own = record["interface"]
         assert [argument.name for argument in plan.arguments] == [name for name, _ in own["arguments"]]
+        assert [one.name for one in plan.tensor_maps] == [one["name"] for one in own["tensor_maps"]]
+        maps = tuple(
+            replace(one, addressing=its["addressing"], box_rows=its["box_rows"], box_columns=its["box_columns"])
+            for one, its in zip(plan.tensor_maps, own["tensor_maps"], strict=True)
+        )
         room = Region("all", "bytes", 1, (own["shared_memory_bytes"],), 0, "")
         pairs = cluster if spec.mask.kind == "none" else 1
-        plan = replace(plan, regions=(room,), cta_group=pairs)
+        plan = replace(plan, regions=(room,), tensor_maps=maps, cta_group=pairs)
         cubin = (folder / record["cubin"]).read_bytes()
         resources = Resources(**record["resources"])
         built.append(BuiltKernel(plan, "", cubin, "", resources, record["key"], True, 0.0, record["lint"]))

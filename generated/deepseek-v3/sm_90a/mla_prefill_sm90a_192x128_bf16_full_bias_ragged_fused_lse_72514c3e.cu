@@ -24,26 +24,30 @@
 //   sink: false
 //
 // Tile       128 query rows x 128 keys; 2 stages of K, 2 of V
-// Roles      warpgroup 0, 40 registers a thread: one warp draws tiles and issues TMA
+// Roles      warpgroup 0, 40 registers a thread: a warp each draws tiles and loads, stores; two are idle
 //            warpgroups 1-2, 232 registers a thread: Q K', softmax, P V and the output of 64 rows each
 // Registers  about 198 of a math thread: output, scores and packed probabilities
-// Shared     Q 48 + K 96 + V 64 + barriers 0.2 = 209 of 227 KiB
+// Shared     Q 48 + K 96 + V 64 + OUT 16 + barriers 0.2 = 225 of 227 KiB
 //
 // Barriers   (arrivals and bytes of one phase)
 //   q_full[2]       1  24576  load warp -> its warpgroup
-//   q_empty[2]      4      0  every warp of its warpgroup -> load warp
+//   q_empty[2]      4      0  its warps -> load warp
 //   k_full[2]       1  49152  load warp -> math warps
 //   k_empty[2]      8      0  every math warp -> load warp
 //   v_full[2]       1  32768  load warp -> math warps
 //   v_empty[2]      8      0  every math warp -> load warp
-//   tile_full[2]    1      0  load warp -> math warps
-//   tile_empty[2]   8      0  every math warp -> load warp
+//   out_full[1]     4      0  a warpgroup's warps -> store warp
+//   out_empty[2]    1      0  store warp -> its warpgroup
+//   tile_full[2]    1      0  load warp -> math warps and store warp
+//   tile_empty[2]   9      0  math and store warps -> load warp
 //
 // Step       2560 tensor-core cycles, 1024 of exp2, 80 KiB of K and V from L2
 //
 // Schedule
 //   load warp   tile -> K(n) -> Q -> { K(n-1), V(n) } -> V(first)
-//   math        S = Q K(n)' -> softmax -> { S = Q K(n-1)', O += P V(n) -> softmax } -> O += P V(first) -> store
+//   math        S = Q K(n)', O += P V(first) of the tile before -> softmax -> lay out O
+//               -> { S = Q K(n-1)', O += P V(n) -> softmax }
+//   store warp  O
 using uint16 = unsigned short;
 using uint32 = unsigned int;
 using uint64 = unsigned long long;
@@ -87,7 +91,6 @@ constexpr int kThreads = 128 * (1 + kMathWarpgroups);
 
 // Named barriers; 0 is __syncthreads.
 constexpr int kTurnBarrier = 1;       // + warpgroup: its turn at the tensor cores
-constexpr int kWarpgroupBarrier = 3;  // + warpgroup: its own 128 threads
 constexpr int kMathThreads = 128 * kMathWarpgroups;
 
 // The scalars and pointers of a launch.
@@ -196,6 +199,12 @@ __device__ __forceinline__ void barrier_arrive(uint64& barrier) {
 __device__ __forceinline__ void barrier_arrive_expect_bytes(uint64& barrier, uint32 bytes) {
   asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(&barrier)), "r"(bytes)
                : "memory");
+}
+
+// Arrives once for a converged warp: earlier writes of all its lanes are visible to whoever waits.
+__device__ __forceinline__ void warp_arrive(uint64& barrier) {
+  __syncwarp();
+  if (elect_one()) barrier_arrive(barrier);
 }
 
 // Waits until the phase with this parity has ended. On a fresh barrier parity 1 passes and parity 0 blocks.
@@ -365,16 +374,17 @@ __device__ __forceinline__ void wgmma_q_k(float (&d)[kCount], uint64 a, uint64 b
   }
 }
 
-// d[64 x 128] += a[64 x 16] b[16 x 128], a in registers, b in shared memory with its columns contiguous.
-// PTX ISA: wgmma.mma_async.
-__device__ __forceinline__ void wgmma_p_v(float (&d)[kOutputsPerThread], const uint32 (&a)[4], uint64 b) {
+// d[64 x 128] = (accumulate ? d : 0) + a[64 x 16] b[16 x 128], a in registers, b in shared memory with its columns
+// contiguous. PTX ISA: wgmma.mma_async.
+__device__ __forceinline__ void wgmma_p_v(float (&d)[kOutputsPerThread], const uint32 (&a)[4], uint64 b, bool accumulate) {
   asm volatile(
+      "{.reg .pred accumulate; setp.ne.b32 accumulate, %69, 0;\n"
       "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {"
       "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15,"
       "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31,"
       "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47,"
       "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
-      "}, {%64, %65, %66, %67}, %68, 1, 1, 1, 1;"
+      "}, {%64, %65, %66, %67}, %68, accumulate, 1, 1, 1;}"
       : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]),
         "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]),
         "+f"(d[16]), "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]), "+f"(d[22]), "+f"(d[23]),
@@ -383,7 +393,7 @@ __device__ __forceinline__ void wgmma_p_v(float (&d)[kOutputsPerThread], const u
         "+f"(d[40]), "+f"(d[41]), "+f"(d[42]), "+f"(d[43]), "+f"(d[44]), "+f"(d[45]), "+f"(d[46]), "+f"(d[47]),
         "+f"(d[48]), "+f"(d[49]), "+f"(d[50]), "+f"(d[51]), "+f"(d[52]), "+f"(d[53]), "+f"(d[54]), "+f"(d[55]),
         "+f"(d[56]), "+f"(d[57]), "+f"(d[58]), "+f"(d[59]), "+f"(d[60]), "+f"(d[61]), "+f"(d[62]), "+f"(d[63])
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(accumulate ? 1 : 0));
 }
 
 // Stores four 8 x 8 matrices of 16-bit elements; lane l gives the address of row l % 8 of matrix l / 8.
@@ -411,6 +421,13 @@ __device__ __forceinline__ float exp2_approx(float x) {
 __device__ __forceinline__ float log2_approx(float x) {
   float y;
   asm("lg2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
+// 1 / x. PTX ISA: rcp.
+__device__ __forceinline__ float reciprocal_approx(float x) {
+  float y;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
   return y;
 }
 
@@ -715,18 +732,21 @@ struct Softmax {
 struct __align__(1024) SharedMemory {
   uint16 q[2][3][64][64];  // of each warpgroup
   uint16 k[2][3][128][64];  // keys, nope panels before rope
-  uint16 v[2][2][128][64];  // values; a stage at times the output
+  uint16 v[2][2][128][64];  // values
+  uint16 out[2][64][64];  // output of one warpgroup, then of the other
   uint64 q_full[2];  // load warp -> its warpgroup
-  uint64 q_empty[2];  // every warp of its warpgroup -> load warp
+  uint64 q_empty[2];  // its warps -> load warp
   uint64 k_full[2];  // load warp -> math warps
   uint64 k_empty[2];  // every math warp -> load warp
   uint64 v_full[2];  // load warp -> math warps
   uint64 v_empty[2];  // every math warp -> load warp
-  uint64 tile_full[2];  // load warp -> math warps
-  uint64 tile_empty[2];  // every math warp -> load warp
+  uint64 out_full[1];  // a warpgroup's warps -> store warp
+  uint64 out_empty[2];  // store warp -> its warpgroup
+  uint64 tile_full[2];  // load warp -> math warps and store warp
+  uint64 tile_empty[2];  // math and store warps -> load warp
   Tile tile[2];  // announced tiles
 };
-static_assert(sizeof(SharedMemory) == 214016, "the plan's shared-memory map");
+static_assert(sizeof(SharedMemory) == 230400, "the plan's shared-memory map");
 static_assert(sizeof(Tile) == 32, "the plan's size of a tile");
 
 __device__ __forceinline__ void init_barriers(SharedMemory& shared) {
@@ -736,10 +756,30 @@ __device__ __forceinline__ void init_barriers(SharedMemory& shared) {
   for (uint64& barrier : shared.k_empty) barrier_init(barrier, 8);
   for (uint64& barrier : shared.v_full) barrier_init(barrier, 1);
   for (uint64& barrier : shared.v_empty) barrier_init(barrier, 8);
+  for (uint64& barrier : shared.out_full) barrier_init(barrier, 4);
+  for (uint64& barrier : shared.out_empty) barrier_init(barrier, 1);
   for (uint64& barrier : shared.tile_full) barrier_init(barrier, 1);
-  for (uint64& barrier : shared.tile_empty) barrier_init(barrier, 8);
+  for (uint64& barrier : shared.tile_empty) barrier_init(barrier, 9);
   fence_barrier_init();
 }
+
+// Takes announced tiles, for one warp.
+struct TileReader {
+  RingPosition<kTileSlots> slot;
+
+  __device__ __forceinline__ Tile next(SharedMemory& shared) {
+    barrier_wait(shared.tile_full[slot.stage], slot.parity);
+    const Tile& announced = shared.tile[slot.stage];
+    Tile tile;
+    tile.queries = uniform(announced.queries);
+    tile.keys = uniform(announced.keys);
+    tile.head = uniform(announced.head);
+    tile.row = uniform(announced.row);
+    warp_arrive(shared.tile_empty[slot.stage]);
+    slot.advance();
+    return tile;
+  }
+};
 
 // ---------------------------------------------------------------------------------------------------------------------
 // Load warp
@@ -756,7 +796,6 @@ struct LoadWarp {
   RingPosition<kVStages> v;
   RingPosition<1> q;
   RingPosition<kTileSlots> slot;
-  bool owes_stage = false;  // a tile has been loaded and no stage of V lent for its output
 
   __device__ __forceinline__ void announce(const Tile& tile) {
     barrier_wait(shared.tile_empty[slot.stage], slot.parity ^ 1);
@@ -767,21 +806,17 @@ struct LoadWarp {
     slot.advance();
   }
 
-  // The query rows of both warpgroups. A tile without keys needs none; its slices are handed over as they are.
-  __device__ __forceinline__ void load_q(const Tile& tile, bool needs_rows) {
+  // The query rows of both warpgroups.
+  __device__ __forceinline__ void load_q(const Tile& tile) {
     for (int warpgroup = 0; warpgroup < kMathWarpgroups; ++warpgroup) {
       barrier_wait(shared.q_empty[warpgroup], q.parity ^ 1);
       if (elect_one()) {
         uint64& full = shared.q_full[warpgroup];
         const int row = tile.row + warpgroup * kRowsPerWarpgroup;
-        if (needs_rows) {
-          barrier_arrive_expect_bytes(full, kQSliceBytes);
-          load_clipped(shared.q[warpgroup][0], q_map, full, 0, tile.head, row, tile.queries);
-          load_clipped(shared.q[warpgroup][1], q_map, full, 64, tile.head, row, tile.queries);
-          load_clipped(shared.q[warpgroup][2], q_map, full, 128, tile.head, row, tile.queries);
-        } else {
-          barrier_arrive(full);
-        }
+        barrier_arrive_expect_bytes(full, kQSliceBytes);
+        load_clipped(shared.q[warpgroup][0], q_map, full, 0, tile.head, row, tile.queries);
+        load_clipped(shared.q[warpgroup][1], q_map, full, 64, tile.head, row, tile.queries);
+        load_clipped(shared.q[warpgroup][2], q_map, full, 128, tile.head, row, tile.queries);
       }
     }
     q.advance();
@@ -812,29 +847,13 @@ struct LoadWarp {
     v.advance();
   }
 
-  // Hands the next stage of V over as it is, once it is free: the output of the tile before leaves through it.
-  __device__ __forceinline__ void lend_stage_of_v() {
-    if (!owes_stage) {
-      owes_stage = true;
-      return;
-    }
-    barrier_wait(shared.v_empty[v.stage], v.parity ^ 1);
-    if (elect_one()) barrier_arrive(shared.v_full[v.stage]);
-    v.advance();
-  }
-
-  // In the order in which the math warpgroups use them: K runs one block ahead of V. The first K is asked for before Q,
-  // which the previous tile may still need.
+  // In the order in which the math warpgroups use them: K runs one block ahead of V, also from tile to tile. The first K
+  // is asked for before Q, which the previous tile's last scores may still need.
   __device__ __forceinline__ void load_tile(const Tile& tile) {
     const KeyBlocks blocks(tile);
-    if (blocks.empty()) {
-      load_q(tile, false);
-      lend_stage_of_v();
-      return;
-    }
+    if (blocks.empty()) return;
     load_k(tile, blocks.end - 1);
-    load_q(tile, true);
-    lend_stage_of_v();
+    load_q(tile);
     for (int block = blocks.end - 2; block >= blocks.begin; --block) {
       load_k(tile, block);
       load_v(tile, block + 1);
@@ -860,7 +879,40 @@ struct LoadWarp {
     // Every block draws until it gets nothing, which makes num_tiles draws in all: the last leaves the counter as the
     // next launch expects it.
     if (lane == 0 && drawn == finder.num_tiles - 1) *arguments.tickets = 0;
-    lend_stage_of_v();
+  }
+};
+
+// ---------------------------------------------------------------------------------------------------------------------
+// Store warp
+// ---------------------------------------------------------------------------------------------------------------------
+
+// Has TMA store what the math warpgroups lay out into one buffer, the first one's rows of a tile before the other's.
+struct StoreWarp {
+  SharedMemory& shared;
+  const TensorMap& out_map;
+  TileReader tiles;
+
+  __device__ __forceinline__ void run() {
+    if (elect_one()) barrier_arrive(shared.out_empty[0]);
+    for (Tile tile = tiles.next(shared); tile.keys.batch != kNoTile; tile = tiles.next(shared)) {
+      for (int warpgroup = 0; warpgroup < kMathWarpgroups; ++warpgroup) {
+        barrier_wait(shared.out_full[0], warpgroup);
+        if (elect_one()) {
+          store(tile, tile.row + warpgroup * kRowsPerWarpgroup);
+          barrier_arrive(shared.out_empty[1 - warpgroup]);
+        }
+      }
+    }
+  }
+
+  // Returns when TMA has read the buffer.
+  __device__ __forceinline__ void store(const Tile& tile, int row) const {
+#pragma unroll
+    for (int panel = 0; panel < kVHeadDim / 64; ++panel) {
+      store_clipped(out_map, shared.out[panel], panel * 64, tile.head, row, tile.queries);
+    }
+    tma_store_commit();
+    tma_store_wait_read();
   }
 };
 
@@ -869,23 +921,27 @@ struct LoadWarp {
 // ---------------------------------------------------------------------------------------------------------------------
 
 // Attention of 64 query rows. While the tensor cores work on Q K' of one key block, the output of the block before is
-// accumulated and the softmax runs; two warpgroups take turns, so that one's softmax hides behind the other's products.
+// accumulated and the softmax runs, also where one tile follows another; two warpgroups take turns, so that one's softmax
+// hides behind the other's products.
 struct MathWarpgroup {
   SharedMemory& shared;
   const Arguments& arguments;
-  const TensorMap& out_map;
   const int warpgroup;
+  TileReader tiles;
   RingPosition<kKStages> k;
   RingPosition<kVStages> v;
   RingPosition<1> q;
-  RingPosition<kTileSlots> slot;
-  uint64* borrowed = nullptr;  // says that the stage of V is free again which the last output left through
+  RingPosition<1> out;
 
   // Registers hold fragments of the tensor cores' layout: element i of a thread lies in row
   // 16 * warp + lane / 4 + 8 * (i / 2 % 2) and column 8 * (i / 4) + 2 * (lane % 4) + i % 2.
   float output[kOutputsPerThread];
   uint32 probability[kTileN / 16][4];
   Softmax softmax;
+
+  // An output that is complete stays in its registers until the next scores are under way.
+  bool leaves = false;
+  float scale[2];  // of the rows of a complete output
 
   // Fields of the tile.
   int first_position;  // of this thread's first row among the keys
@@ -899,19 +955,6 @@ struct MathWarpgroup {
   // Every warp releases a buffer itself: nothing else says that all four have done with it.
   __device__ __forceinline__ void release(uint64& empty) const {
     if (elect_one()) barrier_arrive(empty);
-  }
-
-  __device__ __forceinline__ Tile next_tile() {
-    barrier_wait(shared.tile_full[slot.stage], slot.parity);
-    const Tile& announced = shared.tile[slot.stage];
-    Tile tile;
-    tile.queries = uniform(announced.queries);
-    tile.keys = uniform(announced.keys);
-    tile.head = uniform(announced.head);
-    tile.row = uniform(announced.row);
-    release(shared.tile_empty[slot.stage]);
-    slot.advance();
-    return tile;
   }
 
   // score = Q K' for the first 2 kCount keys of the block. The caller waits.
@@ -934,14 +977,14 @@ struct MathWarpgroup {
     wgmma_commit();
   }
 
-  // output += P V. The caller waits.
+  // output += P V, = P V behind an output that leaves. The caller waits.
   __device__ __forceinline__ void multiply_p_v() {
     // V has its columns contiguous: a panel of 64 columns is kTileN rows of 128 bytes, a step of 16 keys 2048 bytes.
     const uint32 v_low = descriptor_low(shared_address(shared.v[v.stage])) | (kTileN * 8) << 16;
     wgmma_fence();
 #pragma unroll
     for (int step = 0; step < kTileN / 16; ++step) {
-      wgmma_p_v(output, probability[step], matrix_descriptor(v_low + step * 128));
+      wgmma_p_v(output, probability[step], matrix_descriptor(v_low + step * 128), step > 0 || !leaves);
     }
     wgmma_commit();
   }
@@ -968,19 +1011,76 @@ struct MathWarpgroup {
     softmax.template update<kFirst>(score, arguments.softmax_scale_log2);
   }
 
-  // The first block, which is the last of the keys: it always carries the mask. Only its first 2 kCount keys count.
-  template <int kCount>
-  __device__ __forceinline__ void first_block(int block, const ScoreMod& score_mod) {
-    float score[kCount];
-    multiply_q_k(score);
-    return_stage();
-    wgmma_wait<0>();
+  // Waits for scores, behind which kPending groups of products may be unfinished, and releases what they came of.
+  template <int kPending, int kCount>
+  __device__ __forceinline__ void take_scores(float (&score)[kCount], int block) {
+    wgmma_wait<kPending>();
     tie_registers(score);
     release(shared.k_empty[k.stage]);
     if (block == last_block) release(shared.q_empty[warpgroup]);
     k.advance();
+  }
+
+  // Waits for the output, and releases the V that it came of.
+  __device__ __forceinline__ void take_output() {
+    wgmma_wait<0>();
+    tie_registers(output);
+    release(shared.v_empty[v.stage]);
+    v.advance();
+  }
+
+  // The product of the probabilities with their V, added to the output.
+  __device__ __forceinline__ void accumulate() {
+    if (leaves) {
+      release_output();
+    } else {
+      softmax.correct(output);
+    }
+    barrier_wait(shared.v_full[v.stage], v.parity);
+    multiply_p_v();
+  }
+
+  // The scores of the next block, and behind them the product of the probabilities before with their V. The caller waits.
+  template <int kCount>
+  __device__ __forceinline__ void multiply_both(float (&score)[kCount]) {
+    barrier_wait(shared.k_full[k.stage], k.parity);
+    named_barrier_sync(kTurnBarrier + warpgroup, kMathThreads);
+    multiply_q_k(score);
+    accumulate();
+    named_barrier_arrive(kTurnBarrier + 1 - warpgroup, kMathThreads);
+    hand_over_output();
+  }
+
+  // The product of the last probabilities with their V.
+  __device__ __forceinline__ void last_product() {
+    accumulate();
+    hand_over_output();
+    take_output();
+  }
+
+  // The first block, with no product beside it. It is the last of the keys and always carries the mask. Only its first
+  // 2 kCount keys count.
+  template <int kCount>
+  __device__ __forceinline__ void first_block(int block, const ScoreMod& score_mod) {
+    float score[kCount];
+    barrier_wait(shared.k_full[k.stage], k.parity);
+    multiply_q_k(score);
+    take_scores<0>(score, block);
     score_to_probability<true, true>(score, block, score_mod);
     pack_probability(score);
+  }
+
+  // The same beside the last product of the tile before. Returns what that tile's rows have seen.
+  template <int kCount>
+  __device__ __forceinline__ Softmax change_tile(int block, const ScoreMod& score_mod) {
+    float score[kCount];
+    multiply_both(score);
+    const Softmax rows = take_rows();
+    take_scores<1>(score, block);
+    score_to_probability<true, true>(score, block, score_mod);
+    take_output();
+    pack_probability(score);
+    return rows;
   }
 
   // Scores of `block` while the probabilities of the block before it meet their V.
@@ -988,82 +1088,67 @@ struct MathWarpgroup {
   __device__ __forceinline__ void next_block(int block, const ScoreMod& score_mod) {
     float score[kScoresPerThread];
     softmax.set_ceiling(arguments.inverse_scale_log2);  // here, where nothing waits for it
-    barrier_wait(shared.k_full[k.stage], k.parity);
-    named_barrier_sync(kTurnBarrier + warpgroup, kMathThreads);
-    multiply_q_k(score);
-    softmax.correct(output);
-    barrier_wait(shared.v_full[v.stage], v.parity);
-    multiply_p_v();
-    named_barrier_arrive(kTurnBarrier + 1 - warpgroup, kMathThreads);
-    wgmma_wait<1>();
-    tie_registers(score);
-    release(shared.k_empty[k.stage]);
-    if (block == last_block) release(shared.q_empty[warpgroup]);
-    k.advance();
+    multiply_both(score);
+    take_scores<1>(score, block);
     score_to_probability<false, kMasked>(score, block, score_mod);
-    wgmma_wait<0>();
-    tie_registers(output);
-    release(shared.v_empty[v.stage]);
-    v.advance();
+    take_output();
     pack_probability(score);
   }
 
-  __device__ __forceinline__ void attend(const Tile& tile, const KeyBlocks& blocks) {
+  // The softmax of a tile whose scores have all been seen, summed up; the next tile begins anew.
+  __device__ __forceinline__ Softmax take_rows() {
+    Softmax rows = softmax;
+    rows.finish();
+    softmax.reset();
+    return rows;
+  }
+
+  // All blocks of a tile, but for the last product. Where the tile before lacks its own, that is made beside the first
+  // scores, and its output leaves.
+  __device__ __forceinline__ void attend(const Tile& tile, const KeyBlocks& blocks, const Tile& previous,
+                                         bool previous_lacks_product) {
     const ScoreMod score_mod(arguments, tile.queries, tile.head, first_position - (tile.keys.length - tile.queries.length));
     int block = blocks.end - 1;
     last_block = blocks.begin;
-    barrier_wait(shared.k_full[k.stage], k.parity);
-    first_block<kScoresPerThread>(block, score_mod);
+    barrier_wait(shared.q_full[warpgroup], q.parity);
+    q.advance();
+    if (previous_lacks_product) {
+      const Softmax rows = change_tile<kScoresPerThread>(block, score_mod);
+      finish_tile(previous, rows);
+    } else {
+      clear_output();
+      first_block<kScoresPerThread>(block, score_mod);
+    }
     --block;
     for (; block >= blocks.full_begin; --block) next_block<false>(block, score_mod);
-    softmax.correct(output);
-    barrier_wait(shared.v_full[v.stage], v.parity);
-    multiply_p_v();
-    wgmma_wait<0>();
-    tie_registers(output);
-    release(shared.v_empty[v.stage]);
-    v.advance();
   }
 
   // Natural logarithm of the row's sum of exponentials; -inf for a row that sees no key. A sink is not part of it.
-  __device__ __forceinline__ void store_lse(const Tile& tile) const {
+  __device__ __forceinline__ void store_lse(const Tile& tile, const Softmax& rows) const {
     if (thread() % 4 != 0) return;
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
       const int row = tile.row + warpgroup * kRowsPerWarpgroup + first_row() + 8 * i;
       if (row >= tile.queries.length) continue;
-      const float reference = Softmax::reference(softmax.maximum[i], arguments.softmax_scale_log2);
-      const float lse = (reference + log2_approx(softmax.sum[i])) * kLn2;  // log2(0) is -inf
+      const float reference = Softmax::reference(rows.maximum[i], arguments.softmax_scale_log2);
+      const float lse = (reference + log2_approx(rows.sum[i])) * kLn2;  // log2(0) is -inf
       const int query = tile.queries.offset + row;
       const int64 element = query * arguments.lse_row_stride;
       arguments.lse[element + tile.head * arguments.lse_head_stride] = lse;
     }
   }
 
-  // Takes the stage of V that the load warp lends for this tile's output.
-  __device__ __forceinline__ void borrow_stage() {
-    return_stage();  // has been done, but for a tile without keys
-    barrier_wait(shared.v_full[v.stage], v.parity);
-    borrowed = &shared.v_empty[v.stage];
-  }
-
-  // Gives it back, once TMA has read it.
-  __device__ __forceinline__ void return_stage() {
-    if (borrowed == nullptr) return;
-    if (uniform(thread() / 32) == 0 && elect_one()) tma_store_wait_read();
-    release(*borrowed);
-    borrowed = nullptr;
-  }
-
-  // Normalises the output, lays it into this warpgroup's rows of the stage of V that the load warp lends, and has TMA store
-  // it. The next tile's Q is on its way by then.
-  __device__ __forceinline__ void store_output(const Tile& tile) {
-    float scale[2];
+  // By what the rows of a tile's output are multiplied, once it is complete.
+  __device__ __forceinline__ void set_scale(const Softmax& rows) {
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
-      float sum = softmax.sum[i];
-      scale[i] = sum == 0.0f ? 0.0f : 1.0f / sum;
+      float sum = rows.sum[i];
+      scale[i] = sum == 0.0f ? 0.0f : reciprocal_approx(sum);
     }
+  }
+
+  // Normalises the output and lays it into the buffer from which the store warp takes it.
+  __device__ __forceinline__ void lay_out_output() const {
     // stmatrix: lane l gives the address of row l % 16 and of the 16-byte chunk l / 16 of a 16 x 16 block. The chunk is
     // swizzled as TMA expects it.
     const int lane = thread() % 32;
@@ -1071,48 +1156,72 @@ struct MathWarpgroup {
 #pragma unroll
     for (int column = 0; column < kVHeadDim; column += 16) {
       const int chunk = column % 64 / 8 + lane / 16;
-      const uint32 address = shared_address(shared.v[v.stage][column / 64][warpgroup * kRowsPerWarpgroup + row]) + ((chunk ^ row % 8) << 4);
+      const uint32 address = shared_address(shared.out[column / 64][row]) + ((chunk ^ row % 8) << 4);
       const float* fragment = output + column / 2;
       store_matrix(address, pack(fragment[0] * scale[0], fragment[1] * scale[0]),
                    pack(fragment[2] * scale[1], fragment[3] * scale[1]),
                    pack(fragment[4] * scale[0], fragment[5] * scale[0]),
                    pack(fragment[6] * scale[1], fragment[7] * scale[1]));
     }
+  }
+
+  // A tile's output is complete: it leaves as soon as other products are under way.
+  __device__ __forceinline__ void finish_tile(const Tile& tile, const Softmax& rows) {
+    set_scale(rows);
+    store_lse(tile, rows);
+    leaves = true;
+  }
+
+  // Lays an output that leaves into the buffer, which is the warpgroups' in turn.
+  __device__ __forceinline__ void release_output() {
+    barrier_wait(shared.out_empty[warpgroup], out.parity);
+    out.advance();
+    lay_out_output();
+  }
+
+  // Hands the buffer to the store warp, where an output has left.
+  __device__ __forceinline__ void hand_over_output() {
+    if (!leaves) return;
+    leaves = false;
     fence_async_proxy();
-    named_barrier_sync(kWarpgroupBarrier + warpgroup, 128);
-    if (uniform(thread() / 32) == 0 && elect_one()) {
-      const int first_row_of_slice = tile.row + warpgroup * kRowsPerWarpgroup;
+    warp_arrive(shared.out_full[0]);
+  }
+
+  __device__ __forceinline__ void clear_output() {
 #pragma unroll
-      for (int panel = 0; panel < kVHeadDim / 64; ++panel) {
-        store_clipped(out_map, shared.v[v.stage][panel][warpgroup * kRowsPerWarpgroup], panel * 64, tile.head, first_row_of_slice, tile.queries);
-      }
-      tma_store_commit();
-    }
+    for (int i = 0; i < kOutputsPerThread; ++i) output[i] = 0.0f;
   }
 
   __device__ __forceinline__ void run() {
     if (warpgroup == 1) named_barrier_arrive(kTurnBarrier, kMathThreads);
-    for (Tile tile = next_tile(); tile.keys.batch != kNoTile; tile = next_tile()) {
+    softmax.reset();
+    Tile previous;  // its output is still to be stored
+    previous.keys.batch = kNoTile;
+    bool lacks_product = false;  // and its last product to be made
+    while (true) {
+      const Tile tile = tiles.next(shared);
       const KeyBlocks blocks(tile);
-      first_position = tile.row + warpgroup * kRowsPerWarpgroup + first_row() + tile.keys.length - tile.queries.length;
-      seqlen_k = tile.keys.length;
-      softmax.reset();
-#pragma unroll
-      for (int i = 0; i < kOutputsPerThread; ++i) output[i] = 0.0f;
-      barrier_wait(shared.q_full[warpgroup], q.parity);
-      q.advance();
-      if (blocks.empty()) {
-        release(shared.q_empty[warpgroup]);
-      } else {
-        attend(tile, blocks);
+      const bool exists = tile.keys.batch != kNoTile;
+      const bool has_keys = exists && !blocks.empty();
+      if (previous.keys.batch != kNoTile && !(has_keys && lacks_product)) {
+        if (lacks_product) {
+          last_product();
+        } else {
+          clear_output();
+        }
+        finish_tile(previous, take_rows());
+        release_output();
+        hand_over_output();
       }
-      softmax.finish();
-      borrow_stage();
-      store_lse(tile);
-      store_output(tile);
-      v.advance();
+      if (!exists) break;
+      if (has_keys) {
+        first_position = tile.row + warpgroup * kRowsPerWarpgroup + first_row() + tile.keys.length - tile.queries.length;
+        seqlen_k = tile.keys.length;
+        attend(tile, blocks, previous, lacks_product);
+      }
+      previous = tile;
+      lacks_product = has_keys;
     }
-    return_stage();  // shared memory has to be there until TMA has read it
   }
 };
 
@@ -1144,10 +1253,12 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1) mla_prefill_sm90a_192x
       if (elect_one()) prefetch_tensor_map(v_map);
       if (elect_one()) prefetch_tensor_map(out_map);
       LoadWarp{shared, arguments, q_map, k_map, v_map}.run();
+    } else if (warp == 1) {
+      StoreWarp{shared, out_map}.run();
     }
   } else {
     claim_registers<kMathRegisters>();
-    MathWarpgroup math{shared, arguments, out_map, warpgroup - 1};
+    MathWarpgroup math{shared, arguments, warpgroup - 1};
     math.run();
   }
 }

@@ -9,7 +9,7 @@ from mlagen.arch import ARCHS
 from mlagen.dtypes import DTYPES
 from mlagen.errors import PlanError
 from mlagen.plan.arguments import prefill_arguments
-from mlagen.plan.key_maps import key_tensor_maps, page_problems
+from mlagen.plan.key_maps import key_tensor_maps, page_problems, page_size_of
 from mlagen.plan.mask import key_ranges, mask_bounds
 from mlagen.plan.memory import RegionRequest, barrier_region, lay_out, tile_bytes
 from mlagen.plan.name import kernel_name
@@ -92,6 +92,7 @@ def plan_prefill_sm90(spec: KernelSpec) -> KernelPlan:
     smallest, largest = DEFAULT_RESCALE_THRESHOLDS if asked is None else (asked, asked)
     flops = 2 * TILE_M * configuration.tile_n * (geometry.qk_head_dim + geometry.v_head_dim)
     overlap = tiles_overlap(spec, configuration)
+    ctas = 2 if shares_keys(spec, configuration) else 1
     return KernelPlan(
         spec=spec,
         name=kernel_name(spec),
@@ -109,7 +110,7 @@ def plan_prefill_sm90(spec: KernelSpec) -> KernelPlan:
         ping_pong=ping_pong,
         key_ranges=ranges,
         regions=shared_memory_map(spec, configuration),
-        barriers=barriers(spec, configuration, overlap=overlap),
+        barriers=barriers(spec, configuration, overlap=overlap, ctas=ctas),
         named_barriers=named_barriers(ping_pong=ping_pong, own=not overlap or splits_keys(spec)),
         roles=(
             issue_role(overlap=overlap),
@@ -138,6 +139,21 @@ def plan_prefill_sm90(spec: KernelSpec) -> KernelPlan:
         state_elements=state_elements(spec, outputs=geometry.v_head_dim // 2, rows=2),
         largest_rescale_threshold=largest,
         tiles_overlap=overlap,
+        cta_group=ctas,
+    )
+
+
+def shares_keys(spec: KernelSpec, configuration: Configuration) -> bool:
+    """Whether two blocks of a cluster have the same keys, each bringing half of every block of them to both.
+
+    Only without a mask: under a causal one, halving what comes from L2 gains less than tiles of 256 rows lose.
+    """
+    return (
+        spec.mask.kind == "none"
+        and spec.scheduler.kind == "queued"
+        and page_size_of(spec) is None
+        and not splits_keys(spec)
+        and tiles_overlap(spec, configuration)
     )
 
 
@@ -203,6 +219,7 @@ def region_requests(
         out = (v_panels, ROWS_PER_WARPGROUP, PANEL_COLUMNS)
         comment = "output of one warpgroup, then of the other"
         requests.append(("out", str(spec.output_dtype), ELEMENT_BYTES, out, comment))
+    # How many arrivals they wait for makes no difference here.
     requests += [
         barrier_region(barrier) for barrier in barriers(spec, configuration, overlap=overlap)
     ]
@@ -213,7 +230,7 @@ def region_requests(
 
 
 def barriers(
-    spec: KernelSpec, configuration: Configuration, *, overlap: bool
+    spec: KernelSpec, configuration: Configuration, *, overlap: bool, ctas: int = 1
 ) -> tuple[Barrier, ...]:
     """The mbarriers, with what each phase expects."""
     geometry = spec.geometry
@@ -228,7 +245,13 @@ def barriers(
             Barrier("out_empty", MATH_WARPGROUPS, 1, 0, "store warp", "its warpgroup"),
         )
         tile_empty = Barrier(
-            "tile_empty", TILE_SLOTS, math_warps + 1, 0, "math and store warps", "load warp"
+            "tile_empty",
+            TILE_SLOTS,
+            # Of a pair, the leader's: the other block's load warp reads tiles, too.
+            ctas * (math_warps + 1) + ctas - 1,
+            0,
+            "math and store warps",
+            "load warp",
         )
     else:
         q_empty = Barrier(
@@ -242,9 +265,13 @@ def barriers(
         Barrier("q_full", MATH_WARPGROUPS, 1, q_bytes, "load warp", "its warpgroup"),
         q_empty,
         Barrier("k_full", configuration.k_stages, 1, k_bytes, "load warp", "math warps"),
-        Barrier("k_empty", configuration.k_stages, math_warps, 0, "every math warp", "load warp"),
+        Barrier(
+            "k_empty", configuration.k_stages, ctas * math_warps, 0, "every math warp", "load warp"
+        ),
         Barrier("v_full", configuration.v_stages, 1, v_bytes, "load warp", "math warps"),
-        Barrier("v_empty", configuration.v_stages, math_warps, 0, "every math warp", "load warp"),
+        Barrier(
+            "v_empty", configuration.v_stages, ctas * math_warps, 0, "every math warp", "load warp"
+        ),
         *outputs,
         Barrier(
             "tile_full",
@@ -271,7 +298,8 @@ def tensor_maps(spec: KernelSpec, configuration: Configuration) -> tuple[TensorM
     rows = ROWS_PER_WARPGROUP
     queries = ("q",) if spec.q_form == "fused" else ("q_nope", "q_pe")
     maps = [TensorMapPlan(name, name, q_addressing, rows, PANEL_COLUMNS, dtype) for name in queries]
-    maps += key_tensor_maps(spec, tile_n=configuration.tile_n, panel_columns=PANEL_COLUMNS)
+    ctas = 2 if shares_keys(spec, configuration) else 1
+    maps += key_tensor_maps(spec, tile_n=configuration.tile_n // ctas, panel_columns=PANEL_COLUMNS)
     out_dtype = DTYPES[str(spec.output_dtype)]
     maps.append(TensorMapPlan("out", "out", q_addressing, rows, PANEL_COLUMNS, out_dtype))
     return tuple(maps)

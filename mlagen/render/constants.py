@@ -44,7 +44,12 @@ def _sm90_constants(plan: KernelPlan) -> list[Constant]:
     geometry = plan.spec.geometry
     roles = {role.name: role for role in plan.roles}
     return [
-        Constant("int", "kTileM", str(plan.tile_m), "query rows of a block"),
+        Constant(
+            "int",
+            "kTileM",
+            str(plan.tile_rows),
+            f"query rows of a {'pair' if plan.cta_group == 2 else 'block'}",
+        ),
         Constant("int", "kTileN", str(plan.tile_n), "keys of a step"),
         Constant("int", "kMathWarpgroups", str(MATH_WARPGROUPS)),
         Constant(

@@ -147,6 +147,15 @@ def _shared_names(plan: KernelPlan) -> dict[str, Any]:
         "store_rank": out.rank,
         "store_addressing": out.addressing,
         "pair": pair,
+        "pair_multiplies": pair and plan.family == "prefill_sm100",
+        "multicasts": pair and plan.family == "prefill_sm90",
+        "multicast_addressings": sorted(
+            {tensor_map.addressing for tensor_map in load_maps if tensor_map.tensor[0] != "q"}
+            - PAGED_ADDRESSINGS
+        ),
+        "multicast_ranks": sorted(
+            {tensor_map.rank for tensor_map in load_maps if tensor_map.tensor[0] != "q"}
+        ),
         # Who takes tickets, and how many they are.
         "taker": "blockIdx.x / 2" if pair else "blockIdx.x",
         "takers": "gridDim.x / 2" if pair else "gridDim.x",
@@ -187,6 +196,10 @@ def _sm90_names(plan: KernelPlan) -> dict[str, Any]:
         "output_width": width,
         "score_widths": [plan.tile_n, plan.tile_n // 2] if plan.half_diagonal else [plan.tile_n],
         "l2_section_mib": prefill_sm90.L2_SECTION_MIB,
+        # How keys are loaded, and which rows of a block of them this block brings.
+        "load_keys": "multicast" if plan.cta_group == 2 else "load",
+        "own_keys": " + rank_in_pair() * kOwnKeys" if plan.cta_group == 2 else "",
+        "own_place": "[rank_in_pair() * kOwnKeys]" if plan.cta_group == 2 else "",
         "output_buffer": "shared.out" if plan.tiles_overlap else "shared.q[warpgroup]",
         # What stores a tile's output wants to know which tile it is.
         "finish_names_tile": plan.spec.lse or plan.spec.sink or splits_keys(plan.spec),
@@ -267,7 +280,7 @@ def _k_panels(plan: KernelPlan, rope_head: str) -> list[Panel]:
 
 def _v_panels(plan: KernelPlan) -> list[Panel]:
     """Panels of V, and where each goes."""
-    if plan.cta_group == 2:
+    if plan.cta_group == 2 and plan.family == "prefill_sm100":
         return [_v_panel_of_pair(plan)]
     ring = "v[v.stage]" if plan.family == "prefill_sm90" else "kv[kv.stage]"
     return [

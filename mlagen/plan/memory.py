@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 BARRIER_BYTES = 8
 
 # sizeof(Tile) in the template: rows of queries and of keys, head, first row; with padding, valid keys behind them; with
-# several blocks to a tile, which part of its keys is meant.
+# several blocks to a tile, which part of its keys is meant; with blocks that share keys, the block's own first row.
 TILE_BYTES, PADDED_TILE_BYTES, PART_TILE_BYTES = 32, 48, 64
 
 RegionRequest = tuple[str, str, int, tuple[int, ...], str]
@@ -38,7 +38,8 @@ def tile_bytes(spec: KernelSpec) -> int:
     """Size of an announced tile."""
     if splits_keys(spec):
         return PART_TILE_BYTES
-    return PADDED_TILE_BYTES if takes_valid_lengths(spec.mask) else TILE_BYTES
+    more = takes_valid_lengths(spec.mask) or spec.config.cluster_size == 2
+    return PADDED_TILE_BYTES if more else TILE_BYTES
 
 
 def lay_out(requests: Sequence[RegionRequest]) -> tuple[Region, ...]:

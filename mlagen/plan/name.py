@@ -43,6 +43,8 @@ def kernel_name(spec: KernelSpec) -> str:
     parts += scheduler_words(spec.scheduler)
     if spec.config.cta_group == 2:
         parts.append("pair")
+    if spec.config.cluster_size == 2:
+        parts.append("cluster2")
     parts.append(spec.hash[:HASH_LETTERS])
     return "_".join(parts)
 

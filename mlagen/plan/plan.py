@@ -231,7 +231,8 @@ class KernelPlan:
         softmax_order: Named barriers make the softmax warpgroups take turns at the exponentials.
         state_elements: fp32 numbers that each of STATE_THREADS threads leaves of a part of a tile; 0 if there are no
             parts.
-        cta_group: CTAs of a cluster that multiply together: 2 for a pair, each with `tile_m` rows of a tile.
+        cta_group: CTAs of a cluster that multiply together, or share the keys they load: 2 for a pair, each with
+            `tile_m` rows of a tile.
         alternates_keys: The softmax warpgroups take key tiles of the same rows in turn; else rows of their own.
         turns_in_tails: They do so in last tiles of a sequence, where only the first has rows of its own.
         single_output: Both softmax warpgroups' products add to one output in tensor memory.

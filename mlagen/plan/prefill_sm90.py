@@ -9,7 +9,7 @@ from mlagen.arch import ARCHS
 from mlagen.dtypes import DTYPES
 from mlagen.errors import PlanError
 from mlagen.plan.arguments import prefill_arguments
-from mlagen.plan.key_maps import key_tensor_maps, page_problems, page_size_of
+from mlagen.plan.key_maps import key_tensor_maps, page_problems
 from mlagen.plan.mask import key_ranges, mask_bounds
 from mlagen.plan.memory import RegionRequest, barrier_region, lay_out, tile_bytes
 from mlagen.plan.name import kernel_name
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 TILE_M = 128
 MATH_WARPGROUPS = 2
 ROWS_PER_WARPGROUP = TILE_M // MATH_WARPGROUPS
+SWIZZLE_ROWS = 8  # of an atom: a box must begin at one
 PANEL_COLUMNS = 64  # 128 bytes, the widest span over which TMA and wgmma swizzle
 TILE_SLOTS = 2  # announced tiles: one that the math warpgroups work on, one ahead
 ELEMENT_BYTES = 2
@@ -92,7 +93,6 @@ def plan_prefill_sm90(spec: KernelSpec) -> KernelPlan:
     smallest, largest = DEFAULT_RESCALE_THRESHOLDS if asked is None else (asked, asked)
     flops = 2 * TILE_M * configuration.tile_n * (geometry.qk_head_dim + geometry.v_head_dim)
     overlap = tiles_overlap(spec, configuration)
-    ctas = 2 if shares_keys(spec, configuration) else 1
     return KernelPlan(
         spec=spec,
         name=kernel_name(spec),
@@ -110,7 +110,7 @@ def plan_prefill_sm90(spec: KernelSpec) -> KernelPlan:
         ping_pong=ping_pong,
         key_ranges=ranges,
         regions=shared_memory_map(spec, configuration),
-        barriers=barriers(spec, configuration, overlap=overlap, ctas=ctas),
+        barriers=barriers(spec, configuration, overlap=overlap),
         named_barriers=named_barriers(ping_pong=ping_pong, own=not overlap or splits_keys(spec)),
         roles=(
             issue_role(overlap=overlap),
@@ -139,22 +139,13 @@ def plan_prefill_sm90(spec: KernelSpec) -> KernelPlan:
         state_elements=state_elements(spec, outputs=geometry.v_head_dim // 2, rows=2),
         largest_rescale_threshold=largest,
         tiles_overlap=overlap,
-        cta_group=ctas,
+        cta_group=blocks_of_cluster(spec),
     )
 
 
-def shares_keys(spec: KernelSpec, configuration: Configuration) -> bool:
-    """Whether two blocks of a cluster have the same keys, each bringing half of every block of them to both.
-
-    Only without a mask: under a causal one, halving what comes from L2 gains less than tiles of 256 rows lose.
-    """
-    return (
-        spec.mask.kind == "none"
-        and spec.scheduler.kind == "queued"
-        and page_size_of(spec) is None
-        and not splits_keys(spec)
-        and tiles_overlap(spec, configuration)
-    )
+def blocks_of_cluster(spec: KernelSpec) -> int:
+    """Blocks that share keys, each bringing its part of every block of them to all: 1 or 2."""
+    return spec.config.cluster_size or 1
 
 
 def tiles_overlap(spec: KernelSpec, configuration: Configuration) -> bool:
@@ -219,7 +210,6 @@ def region_requests(
         out = (v_panels, ROWS_PER_WARPGROUP, PANEL_COLUMNS)
         comment = "output of one warpgroup, then of the other"
         requests.append(("out", str(spec.output_dtype), ELEMENT_BYTES, out, comment))
-    # How many arrivals they wait for makes no difference here.
     requests += [
         barrier_region(barrier) for barrier in barriers(spec, configuration, overlap=overlap)
     ]
@@ -230,14 +220,14 @@ def region_requests(
 
 
 def barriers(
-    spec: KernelSpec, configuration: Configuration, *, overlap: bool, ctas: int = 1
+    spec: KernelSpec, configuration: Configuration, *, overlap: bool
 ) -> tuple[Barrier, ...]:
     """The mbarriers, with what each phase expects."""
     geometry = spec.geometry
     q_bytes = ELEMENT_BYTES * ROWS_PER_WARPGROUP * geometry.qk_head_dim
     k_bytes = ELEMENT_BYTES * configuration.tile_n * geometry.qk_head_dim
     v_bytes = ELEMENT_BYTES * configuration.tile_n * geometry.v_head_dim
-    math_warps = 4 * MATH_WARPGROUPS
+    math_warps, ctas = 4 * MATH_WARPGROUPS, blocks_of_cluster(spec)
     if overlap:
         q_empty = Barrier("q_empty", MATH_WARPGROUPS, 4, 0, "its warps", "load warp")
         outputs: tuple[Barrier, ...] = (
@@ -298,8 +288,8 @@ def tensor_maps(spec: KernelSpec, configuration: Configuration) -> tuple[TensorM
     rows = ROWS_PER_WARPGROUP
     queries = ("q",) if spec.q_form == "fused" else ("q_nope", "q_pe")
     maps = [TensorMapPlan(name, name, q_addressing, rows, PANEL_COLUMNS, dtype) for name in queries]
-    ctas = 2 if shares_keys(spec, configuration) else 1
-    maps += key_tensor_maps(spec, tile_n=configuration.tile_n // ctas, panel_columns=PANEL_COLUMNS)
+    own_keys = configuration.tile_n // blocks_of_cluster(spec)
+    maps += key_tensor_maps(spec, tile_n=own_keys, panel_columns=PANEL_COLUMNS)
     out_dtype = DTYPES[str(spec.output_dtype)]
     maps.append(TensorMapPlan("out", "out", q_addressing, rows, PANEL_COLUMNS, out_dtype))
     return tuple(maps)
@@ -347,17 +337,35 @@ def problems(spec: KernelSpec, configuration: Configuration) -> list[str]:
         found.append(
             f"tile_n {n} is not a multiple of 16 between 16 and 256, the key steps of wgmma"
         )
-    found += page_problems(spec, n)
+    found += page_problems(spec, n // blocks_of_cluster(spec))
     limit = ARCHS[spec.arch].shared_memory_bytes
     if used_bytes(spec, configuration) > limit:
         found.append(
             f"shared memory: {budget_text(spec, configuration)}, {kib(limit)} KiB available"
         )
+    if blocks_of_cluster(spec) > 1:
+        found += _cluster_problems(spec, configuration)
     found += _config_problems(spec, n)
     registers = estimate_registers(spec, n)
     if registers > REGISTER_LIMIT:
         found.append(
             f"registers: about {registers} a math thread, {REGISTER_LIMIT} usable of {MATH_REGISTERS}"
+        )
+    return found
+
+
+def _cluster_problems(spec: KernelSpec, configuration: Configuration) -> list[str]:
+    """Why blocks of a cluster cannot share the keys of this configuration."""
+    size = blocks_of_cluster(spec)
+    found = []
+    own_keys, rest = divmod(configuration.tile_n, size)
+    if rest or own_keys % SWIZZLE_ROWS:
+        found.append(
+            f"cluster_size {size}: its part of {configuration.tile_n} keys is no multiple of {SWIZZLE_ROWS}"
+        )
+    if not tiles_overlap(spec, configuration):
+        found.append(
+            f"cluster_size {size}: tiles must overlap, and shared memory has no room for their output"
         )
     return found
 

@@ -36,7 +36,15 @@ class Offer:
 
 SM90 = Offer(
     ("bfloat16", "float16"),  # wgmma would need a transposed V of 8 bits
-    ("tile_n", "k_stages", "v_stages", "rescale_threshold", "ping_pong", "half_diagonal"),
+    (
+        "tile_n",
+        "k_stages",
+        "v_stages",
+        "rescale_threshold",
+        "ping_pong",
+        "half_diagonal",
+        "cluster_size",
+    ),
     {
         "tile_m": 128,
         "kv_ring": "separate",
@@ -44,7 +52,6 @@ SM90 = Offer(
         "pv_stages": 1,
         "swizzle_bytes": 128,
         "cta_group": 1,
-        "cluster_size": 1,
         "exp2_emulation_share": 0,
         "epilogue": "tma",
         "producer_registers": 40,
@@ -107,7 +114,23 @@ def unsupported(spec: KernelSpec, offer: Offer) -> Iterable[str]:
             yield "partition: split_kv, and a tile has 128 query rows; available: none"
         if spec.config.cta_group == 2:
             yield "config.cta_group: 2, and a tile has 128 query rows; available: 1"
+    if offer is SM90:
+        yield from unsupported_cluster(spec)
     yield from unsupported_config(spec, offer)
+
+
+def unsupported_cluster(spec: KernelSpec) -> Iterable[str]:
+    """Reasons why no cluster of blocks shares the keys of this spec."""
+    size = spec.config.cluster_size or 1
+    if size > 2:
+        yield f"config.cluster_size: {size}; available: 1, 2"
+    if size > 1 and splits_keys(spec):
+        yield f"partition: split_kv, and config.cluster_size is {size}; available: none, or cluster_size 1"
+    if size > 1 and spec.geometry.v_head_dim > 128:
+        yield (
+            f"config.cluster_size: {size}, and v_head_dim {spec.geometry.v_head_dim} leaves no room for tiles that "
+            "overlap; available: 1"
+        )
 
 
 def has_one_query_tile(spec: KernelSpec) -> bool:

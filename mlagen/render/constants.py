@@ -233,7 +233,7 @@ def _layout_constants(plan: KernelPlan) -> list[Constant]:
             Constant("int", "kRowsPerPageBox", str(rows)),
             Constant("int", "kPagesPerBlock", str(keys // rows)),
         ]
-        if plan.cta_group == 2 and spec.kv.layout == "paged":
+        if plan.family == "prefill_sm100" and plan.cta_group == 2 and spec.kv.layout == "paged":
             rows = page_box_rows(page_size, plan.tile_n)
             found += [
                 Constant("int", "kRowsPerVPageBox", str(rows), "a block has V of all keys"),

@@ -102,7 +102,7 @@ def _shared_names(plan: KernelPlan) -> dict[str, Any]:
     k_panels, v_panels = _k_panels(plan, rope_head), _v_panels(plan)
     k_boxes = v_boxes = PageBoxes()
     pair = plan.cta_group == 2
-    if pair and spec.kv.layout == "paged":
+    if pair and plan.family == "prefill_sm100" and spec.kv.layout == "paged":
         v_boxes = PageBoxes("kVPagesPerBlock", "kRowsPerVPageBox")
     ranges = plan.key_ranges
     left_bound, right_bound = mask_bounds(ranges)
@@ -140,22 +140,18 @@ def _shared_names(plan: KernelPlan) -> dict[str, Any]:
         "tile_valid_keys": ", tile.valid_keys" if mask_names_valid_keys else "",
         "load_maps": load_maps,
         "load_ranks": sorted({tensor_map.rank for tensor_map in load_maps}),
-        "load_addressings": sorted(
-            {tensor_map.addressing for tensor_map in load_maps} - PAGED_ADDRESSINGS
-        ),
+        "loaders": [
+            ("load", addressing)
+            for addressing in sorted(
+                {tensor_map.addressing for tensor_map in load_maps} - PAGED_ADDRESSINGS
+            )
+        ],
         "addressings": {tensor_map.addressing for tensor_map in plan.tensor_maps},
         "store_rank": out.rank,
         "store_addressing": out.addressing,
         "pair": pair,
         "pair_multiplies": pair and plan.family == "prefill_sm100",
         "multicasts": pair and plan.family == "prefill_sm90",
-        "multicast_addressings": sorted(
-            {tensor_map.addressing for tensor_map in load_maps if tensor_map.tensor[0] != "q"}
-            - PAGED_ADDRESSINGS
-        ),
-        "multicast_ranks": sorted(
-            {tensor_map.rank for tensor_map in load_maps if tensor_map.tensor[0] != "q"}
-        ),
         # Who takes tickets, and how many they are.
         "taker": "blockIdx.x / 2" if pair else "blockIdx.x",
         "takers": "gridDim.x / 2" if pair else "gridDim.x",
@@ -189,23 +185,42 @@ def num_splits(spec: KernelSpec) -> str:
 def _sm90_names(plan: KernelPlan) -> dict[str, Any]:
     """What only the templates for Hopper use."""
     width = plan.spec.geometry.v_head_dim
+    multicasts = plan.cta_group == 2
     return {
         "halves": False,
-        "row_halves": False,
+        "row_halves": multicasts,
         "outputs_per_thread": width // 2,
         "output_width": width,
         "score_widths": [plan.tile_n, plan.tile_n // 2] if plan.half_diagonal else [plan.tile_n],
         "l2_section_mib": prefill_sm90.L2_SECTION_MIB,
+        **(_multicasts(plan) if multicasts else {}),
+        "passes_first_keys": multicasts and mask_bounds(plan.key_ranges)[1],
         # How keys are loaded, and which rows of a block of them this block brings.
-        "load_keys": "multicast" if plan.cta_group == 2 else "load",
-        "own_keys": " + rank_in_pair() * kOwnKeys" if plan.cta_group == 2 else "",
-        "own_place": "[rank_in_pair() * kOwnKeys]" if plan.cta_group == 2 else "",
+        "load_keys": "multicast" if multicasts else "load",
+        "own_keys": " + rank_in_pair() * kOwnKeys" if multicasts else "",
+        "own_place": "[rank_in_pair() * kOwnKeys]" if multicasts else "",
+        "row_of_block": "tile.block_row" if multicasts else "tile.row",
         "output_buffer": "shared.out" if plan.tiles_overlap else "shared.q[warpgroup]",
         # What stores a tile's output wants to know which tile it is.
         "finish_names_tile": plan.spec.lse or plan.spec.sink or splits_keys(plan.spec),
         "names_warpgroup_barrier": any(
             barrier.name == "warpgroup" for barrier in plan.named_barriers
         ),
+    }
+
+
+def _multicasts(plan: KernelPlan) -> dict[str, Any]:
+    """How blocks that share keys load: queries each its own, keys to both."""
+    keys = [one for one in plan.tensor_maps if one.name in ("k", "k_rope", "v")]
+    queries = [plan.tensor_maps[0]]
+    loads = {
+        verb: sorted({one.addressing for one in maps} - PAGED_ADDRESSINGS)
+        for verb, maps in (("load", queries), ("multicast", keys))
+    }
+    return {
+        "loaders": [(verb, one) for verb, addressings in loads.items() for one in addressings],
+        "load_ranks": sorted({one.rank for one in queries}),
+        "multicast_ranks": sorted({one.rank for one in keys}),
     }
 
 
@@ -273,9 +288,15 @@ def _k_panels(plan: KernelPlan, rope_head: str) -> list[Panel]:
         return f"k_rope[rope.stage][{index - nope_panels}]"
 
     return [
-        replace(panel, destination=destination(index))
+        replace(panel, destination=destination(index), page_row=_page_row(plan))
         for index, panel in enumerate(_panels(plan, plan.map("k"), rope, rope_head))
     ]
+
+
+def _page_row(plan: KernelPlan) -> str:
+    """Where a page's rows go: behind those that the other block of a pair brings."""
+    shares_keys = plan.family == "prefill_sm90" and plan.cta_group == 2
+    return "rank_in_pair() * kOwnKeys + first" if shares_keys else "first"
 
 
 def _v_panels(plan: KernelPlan) -> list[Panel]:
@@ -284,7 +305,7 @@ def _v_panels(plan: KernelPlan) -> list[Panel]:
         return [_v_panel_of_pair(plan)]
     ring = "v[v.stage]" if plan.family == "prefill_sm90" else "kv[kv.stage]"
     return [
-        Panel(plan.map("v"), column, "tile.head", f"{ring}[{index}]")
+        Panel(plan.map("v"), column, "tile.head", f"{ring}[{index}]", _page_row(plan))
         for index, column in enumerate(range(0, plan.spec.geometry.v_head_dim, PANEL_COLUMNS))
     ]
 

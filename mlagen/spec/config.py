@@ -59,7 +59,7 @@ class FA4Config(SpecModel):
     )
     cluster_size: Literal[1, 2, 4, 8, 16] | None = Field(
         None,
-        description="CTAs of a cluster that share K and V loads by multicast; not in the origin.",
+        description="CTAs of a cluster that share K and V loads by multicast, 1 or 2; sm_90a only; not in the origin.",
     )
     single_output: bool | None = Field(
         None,

@@ -3,9 +3,9 @@
     python scripts-next/ab.py FOLDER FOLDER ... [--json FILE] [--rounds 2] [--rows WORD ...]
 
 A folder holds one variant's kernels, as `mlagen build scripts-next/ab.yaml --out FOLDER` writes them in that variant's
-tree. Its manifest says how much shared memory and which boxes a variant takes; `cluster.txt`, if there is one, how many blocks make a
-cluster (the plan of this tree need not agree). A row is timed with all variants forwards, then backwards: what one
-round measures of each variant is a group of calls of about 30 ms behind 0.15 s of idle. Outputs are held against those
+tree. Its manifest says how much shared memory and which boxes a variant takes (the plan of this tree need not agree).
+A row is timed with all variants forwards, then backwards: what one round measures of each variant is a group of calls
+of about 20 ms behind some idle. The rows that decide come first, and --json is written after each. Outputs are held against those
 of the first folder, of which some heads are held against float64.
 """
 
@@ -39,20 +39,22 @@ from mlagen.spec.model import KernelSpec  # noqa: E402
 from tests.gpu.workloads import Batch, draw_operands, lay_out  # noqa: E402
 
 LABELS = (
-    *(f"b1 {n}k causal" for n in (1, 2, 4, 8)),
+    *(f"b1 {n}k dense" for n in (4, 8, 16)),
+    *(f"b1 {n}k causal" for n in (8, 16, 4, 2, 1)),
+    "b1 16k h16 causal",
+    "b1 4k h16 causal",
+    "ragged mix causal",
+    "chunk 1k on 16k causal",
     "b8 1k causal",
     "b32 512 h16 causal",
-    "ragged mix causal",
-    *(f"b1 {n}k dense" for n in (1, 2, 4, 8)),
+    *(f"b1 {n}k dense" for n in (2, 1)),
 )
-GROUP_MS = 30.0
+GROUP_MS = 20.0
 ROTATED_BYTES = 200e6
 
 
 def open_variant(folder: Path) -> Kernels:
-    """The kernels of a folder, whatever this tree's plan says of their shared memory and clusters."""
-    cluster_file = folder / "cluster.txt"
-    cluster = int(cluster_file.read_text()) if cluster_file.exists() else 1
+    """The kernels of a folder, whatever this tree's plan says of their shared memory."""
     built = []
     for record in json.loads((folder / "manifest.json").read_text())["kernels"]:
         spec = KernelSpec.model_validate_json(json.dumps(record["spec"]))
@@ -65,8 +67,7 @@ def open_variant(folder: Path) -> Kernels:
             for one, its in zip(plan.tensor_maps, own["tensor_maps"], strict=True)
         )
         room = Region("all", "bytes", 1, (own["shared_memory_bytes"],), 0, "")
-        pairs = cluster if spec.mask.kind == "none" else 1
-        plan = replace(plan, regions=(room,), tensor_maps=maps, cta_group=pairs)
+        plan = replace(plan, regions=(room,), tensor_maps=maps)
         cubin = (folder / record["cubin"]).read_bytes()
         resources = Resources(**record["resources"])
         built.append(BuiltKernel(plan, "", cubin, "", resources, record["key"], True, 0.0, record["lint"]))

@@ -43,7 +43,7 @@ def select(
     *,
     arch: str | None,
     source: str,
-    reluctance: Callable[[KernelSpec, Call], tuple[float, float]],
+    reluctance: Callable[[KernelSpec, Call], tuple[float, ...]],
 ) -> KernelSpec:
     """The kernel that computes this call.
 

@@ -390,7 +390,11 @@ def test_key_tile_that_splits_pages_is_refused() -> None:
         ({"kv": {"layout": "paged", "page_size": 64}, "k_rope": "dense"}, "k_rope.layout: dense"),
         ({"k_rope": {"layout": "paged", "page_size": 48}}, "k_rope.page_size: 48"),
         ({"k_rope": {"layout": "paged", "page_size": 4}}, "available: 8, 16, 32, 64, 128, 256"),
-        ({"config": {"cluster_size": 2}}, "config.cluster_size: 2; available: 1"),
+        ({"config": {"cluster_size": 4}}, "config.cluster_size: 4; available: 1, 2"),
+        (
+            {"config": {"cluster_size": 2}, "partition": {"kind": "split_kv", "splits": "auto"}},
+            "partition: split_kv, and config.cluster_size is 2; available: none",
+        ),
         ({"config": {"cta_group": 2}}, "config.cta_group: 2; available: 1"),
         ({"config": {"single_output": True}}, "config.single_output: True; no such choice here"),
     ],
@@ -404,11 +408,11 @@ def test_options_without_a_kernel_are_refused_by_name(options: dict[str, Any], r
 
 def test_all_refusals_of_a_kernel_come_at_once() -> None:
     with pytest.raises(UnsupportedError) as refusal:
-        plan(mask="document", score_mod="temperature", config={"cluster_size": 2})
+        plan(mask="document", score_mod="temperature", config={"cta_group": 2})
     assert [line.split(":")[0].strip() for line in str(refusal.value).splitlines()[1:]] == [
         "mask",
         "score_mod",
-        "config.cluster_size",
+        "config.cta_group",
     ]
 
 

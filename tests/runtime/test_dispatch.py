@@ -131,6 +131,33 @@ def test_few_rows_or_few_tiles_get_tiles_of_128_rows(
         assert plan_kernel(chosen).tile_m == rows
 
 
+@pytest.mark.parametrize(
+    ("mask", "lengths", "heads", "cluster"),
+    [
+        ("none", (4096,), 33, 2),  # 16 tiles a head, 8 for each of 66 pairs
+        ("none", (4096,), 32, 1),
+        ("none", (4095,), 128, 1),
+        ("none", (8192, 1), 128, 2),  # 4096 keys a sequence
+        ("none", (8192, 1, 1), 128, 1),
+        ("causal", (16384,), 128, 2),
+        ("causal", (16383,), 128, 1),
+    ],
+)
+def test_many_tiles_of_long_keys_go_to_pairs_of_blocks(
+    mask: str, lengths: tuple[int, ...], heads: int, cluster: int
+) -> None:
+    alone, pair = make_spec(mask=mask), make_spec(mask=mask, config={"cluster_size": 2})
+    tensors = make_tensors(alone, q_lens=lengths, k_lens=lengths, heads=1)
+    tensors = {
+        name: tensor.expand(-1, heads, -1) if tensor.ndim == 3 else tensor
+        for name, tensor in tensors.items()
+    }
+    call = parse_call({**tensors, "mask": mask})
+    for specs in ((alone, pair), (pair, alone)):
+        chosen = select(specs, call, arch="sm_90a", source="", reluctance=reluctance)
+        assert (chosen.config.cluster_size or 1) == cluster
+
+
 def test_tensors_tell_layouts_apart(fake: FakeDriver, load: LoadFake) -> None:
     specs = [
         make_spec(),

@@ -126,6 +126,12 @@ def unsupported_cluster(spec: KernelSpec) -> Iterable[str]:
         yield f"config.cluster_size: {size}; available: 1, 2"
     if size > 1 and splits_keys(spec):
         yield f"partition: split_kv, and config.cluster_size is {size}; available: none, or cluster_size 1"
+    mods = [mod.kind for mod in spec.score_mods if mod.kind in ("bias", "relative_bias")]
+    if size > 1 and mods:
+        yield (
+            f"score_mod: {mods[0]}, and config.cluster_size is {size} (its addresses spill); available: "
+            "identity, softcap, alibi, or cluster_size 1"
+        )
     if size > 1 and spec.geometry.v_head_dim > 128:
         yield (
             f"config.cluster_size: {size}, and v_head_dim {spec.geometry.v_head_dim} leaves no room for tiles that "

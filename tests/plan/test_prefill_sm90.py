@@ -31,11 +31,12 @@ def test_deepseek_has_the_measured_configuration() -> None:
 
 
 def test_deepseek_budget_equals_the_sum_by_hand() -> None:
-    # Q 2 x 64 x 192, K 2 x 128 x 192, V 2 x 128 x 128 elements of 2 bytes; 16 barriers of 8, 2 tiles of 32.
+    # Q 2 x 64 x 192, K 2 x 128 x 192, V 2 x 128 x 128 elements of 2 bytes; 19 barriers of 8, 2 tiles
+    # of 32. Behind them, an output of 64 x 128.
     operands = 2 * (2 * 64 * 192 + 2 * 128 * 192 + 2 * 128 * 128)
     assert operands == 208 * KIB
-    assert plan().shared_memory_bytes == 209 * KIB
-    assert sum(barrier.copies for barrier in plan().barriers) == 16
+    assert plan().shared_memory_bytes == (209 + 16) * KIB
+    assert sum(barrier.copies for barrier in plan().barriers) == 19
 
 
 @every_shipped
@@ -395,6 +396,10 @@ def test_key_tile_that_splits_pages_is_refused() -> None:
             {"config": {"cluster_size": 2}, "partition": {"kind": "split_kv", "splits": "auto"}},
             "partition: split_kv, and config.cluster_size is 2; available: none",
         ),
+        (
+            {"config": {"cluster_size": 2}, "score_mod": {"kind": "bias", "rank": 3}},
+            "score_mod: bias, and config.cluster_size is 2",
+        ),
         ({"config": {"cta_group": 2}}, "config.cta_group: 2; available: 1"),
         ({"config": {"single_output": True}}, "config.single_output: True; no such choice here"),
     ],
@@ -404,6 +409,25 @@ def test_options_without_a_kernel_are_refused_by_name(options: dict[str, Any], r
         plan(**options)
     assert reason in str(refusal.value)
     assert "available" in str(refusal.value)
+
+
+def test_clusters_where_tiles_do_not_overlap_are_refused() -> None:
+    with pytest.raises(UnsupportedError, match="cluster_size: 2, and v_head_dim 256"):
+        plan("256x256", config={"cluster_size": 2})
+    with pytest.raises(PlanError, match="cluster_size 2: tiles must overlap"):
+        plan(config={"cluster_size": 2, "tile_n": 112, "v_stages": 3})
+
+
+def test_a_pair_of_blocks_shares_keys_and_counts_both() -> None:
+    pair, alone = plan(config={"cluster_size": 2}), plan()
+    counts = {barrier.name: barrier.arrivals for barrier in pair.barriers}
+    assert (pair.tile_m, pair.tile_rows, pair.cta_group) == (128, 256, 2)
+    # 8 math warps of each block; of readers of tiles also 2 store warps and the load warp of the one that is told.
+    assert (counts["k_empty"], counts["v_empty"], counts["tile_empty"]) == (16, 16, 19)
+    assert (counts["k_full"], counts["v_full"], counts["q_empty"]) == (1, 1, 4)
+    boxes = {one.name: one.box_rows for one in pair.tensor_maps}
+    assert (boxes["q"], boxes["k"], boxes["v"], boxes["out"]) == (64, 64, 64, 64)
+    assert {one.name: one.box_rows for one in alone.tensor_maps}["k"] == 128
 
 
 def test_all_refusals_of_a_kernel_come_at_once() -> None:

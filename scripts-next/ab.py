@@ -5,8 +5,8 @@
 A folder holds one variant's kernels, as `mlagen build scripts-next/ab.yaml --out FOLDER` writes them in that variant's
 tree. Its manifest says how much shared memory and which boxes a variant takes (the plan of this tree need not agree).
 A row is timed with all variants forwards, then backwards: what one round measures of each variant is a group of calls
-of about 20 ms behind some idle. The rows that decide come first, and --json is written after each. Outputs are held against those
-of the first folder, of which some heads are held against float64.
+of about 20 ms behind some idle. The rows that decide come first, and --json is written after each. Outputs are held
+against those of the first folder, of which some heads are held against float64.
 """
 
 from __future__ import annotations
@@ -60,17 +60,26 @@ def open_variant(folder: Path) -> Kernels:
         spec = KernelSpec.model_validate_json(json.dumps(record["spec"]))
         plan = plan_kernel(spec)
         own = record["interface"]
-        assert [argument.name for argument in plan.arguments] == [name for name, _ in own["arguments"]]
+        assert [argument.name for argument in plan.arguments] == [
+            name for name, _ in own["arguments"]
+        ]
         assert [one.name for one in plan.tensor_maps] == [one["name"] for one in own["tensor_maps"]]
         maps = tuple(
-            replace(one, addressing=its["addressing"], box_rows=its["box_rows"], box_columns=its["box_columns"])
+            replace(
+                one,
+                addressing=its["addressing"],
+                box_rows=its["box_rows"],
+                box_columns=its["box_columns"],
+            )
             for one, its in zip(plan.tensor_maps, own["tensor_maps"], strict=True)
         )
         room = Region("all", "bytes", 1, (own["shared_memory_bytes"],), 0, "")
         plan = replace(plan, regions=(room,), tensor_maps=maps)
         cubin = (folder / record["cubin"]).read_bytes()
         resources = Resources(**record["resources"])
-        built.append(BuiltKernel(plan, "", cubin, "", resources, record["key"], True, 0.0, record["lint"]))
+        built.append(
+            BuiltKernel(plan, "", cubin, "", resources, record["key"], True, 0.0, record["lint"])
+        )
     specs = tuple(kernel.plan.spec for kernel in built)
     binaries = Binaries(built=built, cache=None, jit="never", source=str(folder))
     return Kernels(specs, binaries=binaries, backend="cuda", source=str(folder))
@@ -102,7 +111,8 @@ def compare(row: Row, variants: dict[str, Kernels], rounds: int) -> dict[str, di
     spec = find_kernel(first, row)
     options = run_options(spec)
     sets = [
-        lay_out(spec, batch, draw_operands(spec, batch, seed=seed), filler=0.0) for seed in range(count)
+        lay_out(spec, batch, draw_operands(spec, batch, seed=seed), filler=0.0)
+        for seed in range(count)
     ]
     wanted = first.run(sets[0], **options)
     found: dict[str, dict[str, Any]] = {}
@@ -145,7 +155,9 @@ def main() -> int:
     parser.add_argument("folders", type=Path, nargs="+")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--rounds", type=int, default=2)
-    parser.add_argument("--rows", nargs="*", default=[""], help="only rows whose label has one of these words")
+    parser.add_argument(
+        "--rows", nargs="*", default=[""], help="only rows whose label has one of these words"
+    )
     arguments = parser.parse_args()
     begin = time.perf_counter()
     variants = {folder.name: open_variant(folder) for folder in arguments.folders}
@@ -158,7 +170,9 @@ def main() -> int:
                 continue
             results[label] = compare(rows[label], variants, arguments.rounds)
             for name, found in results[label].items():
-                good = found["finite"] and found["repeatable"] and found["relative_difference"] < 2e-3
+                good = (
+                    found["finite"] and found["repeatable"] and found["relative_difference"] < 2e-3
+                )
                 if not good:
                     wrong.append(f"WRONG {label} {name}: {found}")
             line = {name: found["tflops"] for name, found in results[label].items()}

@@ -195,8 +195,10 @@ def unit_cycles(plan: KernelPlan, device: Device, rows: int) -> dict[str, float]
     qk, v = plan.spec.geometry.qk_head_dim, plan.spec.geometry.v_head_dim
     m, n, chains = rows, plan.tile_n, rows // rows_of_chain(plan)
     # Products of each chain's rows read both operands of Q K', and V, from shared memory; P comes from elsewhere. A CTA
-    # of a pair reads its part of K and V.
-    keys = chains * n // plan.cta_group
+    # of a pair that multiplies together has its part of K and V, one that shares what it loads has all.
+    parts = plan.cta_group if plan.arch.tensor_memory_columns else 1
+    keys = chains * n // parts
+    written = plan.cost.bytes_from_l2 * plan.cta_group // parts
     operands = (qk * (m + keys) + v * keys) * DTYPES[plan.spec.dtype].size_bytes
     per_score = INSTRUCTIONS_PER_SCORE[plan.arch.name]
     per_score += EMULATION_INSTRUCTIONS * plan.exp2_emulation_share
@@ -204,7 +206,7 @@ def unit_cycles(plan: KernelPlan, device: Device, rows: int) -> dict[str, float]
         "tensor cores": plan.cost.tensor_cycles * m / plan.tile_m,
         "exp2": plan.cost.exp2_cycles * m / plan.tile_m,
         "instruction issue": per_score * m * n / 32 / ISSUE_SLOTS_PER_CYCLE,
-        "shared memory": (operands + plan.cost.bytes_from_l2) / SHARED_BYTES_PER_CYCLE,
+        "shared memory": (operands + written) / SHARED_BYTES_PER_CYCLE,
         "L2": plan.cost.bytes_from_l2 / device.l2_bytes_per_cycle,
         "softmax chain": chain_cycles(plan) * chains / CHAINS,
     }

@@ -134,7 +134,8 @@ def plan_prefill_sm90(spec: KernelSpec) -> KernelPlan:
             exp2_cycles=TILE_M * configuration.tile_n // arch.exp2_per_cycle,
             bytes_from_l2=ELEMENT_BYTES
             * configuration.tile_n
-            * (geometry.qk_head_dim + geometry.v_head_dim),
+            * (geometry.qk_head_dim + geometry.v_head_dim)
+            // blocks_of_cluster(spec),
         ),
         state_elements=state_elements(spec, outputs=geometry.v_head_dim // 2, rows=2),
         largest_rescale_threshold=largest,
@@ -228,6 +229,7 @@ def barriers(
     k_bytes = ELEMENT_BYTES * configuration.tile_n * geometry.qk_head_dim
     v_bytes = ELEMENT_BYTES * configuration.tile_n * geometry.v_head_dim
     math_warps, ctas = 4 * MATH_WARPGROUPS, blocks_of_cluster(spec)
+    every = "every math warp" + (" of both blocks" if ctas == 2 else "")
     if overlap:
         q_empty = Barrier("q_empty", MATH_WARPGROUPS, 4, 0, "its warps", "load warp")
         outputs: tuple[Barrier, ...] = (
@@ -255,13 +257,9 @@ def barriers(
         Barrier("q_full", MATH_WARPGROUPS, 1, q_bytes, "load warp", "its warpgroup"),
         q_empty,
         Barrier("k_full", configuration.k_stages, 1, k_bytes, "load warp", "math warps"),
-        Barrier(
-            "k_empty", configuration.k_stages, ctas * math_warps, 0, "every math warp", "load warp"
-        ),
+        Barrier("k_empty", configuration.k_stages, ctas * math_warps, 0, every, "load warp"),
         Barrier("v_full", configuration.v_stages, 1, v_bytes, "load warp", "math warps"),
-        Barrier(
-            "v_empty", configuration.v_stages, ctas * math_warps, 0, "every math warp", "load warp"
-        ),
+        Barrier("v_empty", configuration.v_stages, ctas * math_warps, 0, every, "load warp"),
         *outputs,
         Barrier(
             "tile_full",

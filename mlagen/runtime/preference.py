@@ -18,16 +18,17 @@ if TYPE_CHECKING:
 
 WHOLE_TILE = 2 * HALF_M  # query rows of a tile of full height
 
-# From where on two blocks of a cluster do better to share their keys (config.cluster_size 2): they have tiles of twice the
-# rows, so each pair of SMs must have several, and what comes from L2 must be much. To be measured: no GPU has run
+# From where on two blocks of a cluster do better to share their keys (config.cluster_size 2): they have tiles of twice
+# the rows, so each pair of SMs must have several, and what comes from L2 must be much. To be measured: no GPU has run
 # these kernels yet; the numbers are from a prototype, which gained with 4k dense and lost with 2k causal keys.
 LEAST_TILES_OF_A_PAIR = 8
 LEAST_KEYS_OF_A_PAIR = {"dense": 4096, "masked": 16384}
 
 def reluctance(spec: KernelSpec, call: Call) -> tuple[float, float, float]:
-    """How unwelcome a kernel is: by its tile's query rows, then by the estimated cycles of one score, then by its cluster."""
-    plan = _plan_of(spec)
-    if plan is None:
+    """How unwelcome a kernel is: by its tile's query rows, then by the cycles of one score, then by its cluster."""
+    try:
+        plan = plan_kernel(spec)
+    except MlagenError:
         return math.inf, math.inf, math.inf
     cycles = max(plan.cost.tensor_cycles, plan.cost.exp2_cycles) / (plan.tile_m * plan.tile_n)
     cluster = spec.config.cluster_size or 1

@@ -22,7 +22,9 @@ PROBLEMS = ("lengths around blocks", "three blocks walk", "edge of the chunk")
 def name(place: int) -> str:
     """What a kernel of the file is about."""
     kernel = KERNELS[place]
-    return f"{place} {kernel.mask.kind} tile_n {kernel.config.tile_n} stages {kernel.config.v_stages}"
+    return (
+        f"{place} {kernel.mask.kind} tile_n {kernel.config.tile_n} stages {kernel.config.v_stages}"
+    )
 
 
 # Without a mask; causal; blocks of keys before and behind; several of them, with one stage.

@@ -60,9 +60,7 @@ RULES = (
     ),
     Rule("shared-sync-removed", "blocks do not wait for one another", gone("pair_sync")),
     # Whose rows.
-    replaced(
-        "shared-rows-not-in-turn", "both blocks are told other rows", r"rank \^ turn", "rank"
-    ),
+    replaced("shared-rows-not-in-turn", "both blocks are told other rows", r"rank \^ turn", "rank"),
     replaced(
         "shared-rows-of-leader",
         "the leader loads other rows than it is told",
@@ -89,7 +87,9 @@ RULES = (
     ),
     # Blocks passed over.
     Rule("shared-pass-removed", "keys are not passed over", gone("pass_blocks|pass_k|pass_v")),
-    replaced("shared-pass-all-values", "values of one block more", r"if \(i > 0\) pass_v", "pass_v"),
+    replaced(
+        "shared-pass-all-values", "values of one block more", r"if \(i > 0\) pass_v", "pass_v"
+    ),
     replaced(
         "shared-pass-behind-product",
         "two blocks passed over, while the last product is lacking",

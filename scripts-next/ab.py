@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import math
 import statistics
 import sys
 import time
@@ -26,9 +25,9 @@ sys.path.insert(0, str(ROOT))
 
 import torch  # noqa: E402
 
-from benchmarks.prefill import check_output, find_kernel, run_options  # noqa: E402
-from benchmarks.rows import ROWS, Row  # noqa: E402
-from benchmarks.timing import IDLE_S, _event_pair, _hold_the_queue, _rehearse  # noqa: E402
+from mlagen.bench.rows import Row, find_kernel, flops, parse_row  # noqa: E402
+from mlagen.bench.timing import IDLE_S, _event_pair, _hold_the_queue, _rehearse  # noqa: E402
+from mlagen.bench.workload import Exact, make_workload  # noqa: E402
 from mlagen.compile.resources import Resources  # noqa: E402
 from mlagen.kernel_compiler import BuiltKernel  # noqa: E402
 from mlagen.plan import plan_kernel  # noqa: E402
@@ -36,21 +35,19 @@ from mlagen.plan.plan import Region  # noqa: E402
 from mlagen.runtime.binaries import Binaries  # noqa: E402
 from mlagen.runtime.kernel import Kernels  # noqa: E402
 from mlagen.spec.model import KernelSpec  # noqa: E402
-from tests.gpu.workloads import Batch, draw_operands, lay_out  # noqa: E402
 
-LABELS = (
-    *(f"b1 {n}k dense" for n in (4, 8, 16)),
-    *(f"b1 {n}k causal" for n in (8, 16, 4, 2, 1)),
-    "b1 16k h16 causal",
-    "b1 4k h16 causal",
-    "ragged mix causal",
-    "chunk 1k on 16k causal",
-    "b8 1k causal",
-    "b32 512 h16 causal",
-    *(f"b1 {n}k dense" for n in (2, 1)),
+ROW_NAMES = (
+    *(f"b1,s{n},h128,none" for n in (4096, 8192, 16384)),
+    *(f"b1,s{n},h128,causal" for n in (8192, 16384, 4096, 2048, 1024)),
+    "b1,s16384,h16,causal",
+    "b1,s4096,h16,causal",
+    "mix,h128,causal",
+    "b1,s1024,k16384,h128,causal",
+    "b8,s1024,h128,causal",
+    "b32,s512,h16,causal",
+    *(f"b1,s{n},h128,none" for n in (2048, 1024)),
 )
 GROUP_MS = 20.0
-ROTATED_BYTES = 200e6
 
 
 def open_variant(folder: Path) -> Kernels:
@@ -103,22 +100,18 @@ def time_group(call: Any, sets: int) -> float:
 
 def compare(row: Row, variants: dict[str, Kernels], rounds: int) -> dict[str, dict[str, Any]]:
     """TFLOP/s of each round, and what differs in the output."""
-    batch = Batch(row.q_lens, row.kv_lens, row.heads)
-    bytes_per_set = 2 * row.heads * (192 + 128) * (sum(row.q_lens) + sum(row.kv_lens))
-    count = min(4, max(1, math.ceil(ROTATED_BYTES / bytes_per_set)))
     names = list(variants)
     first = variants[names[0]]
-    spec = find_kernel(first, row)
-    options = run_options(spec)
-    sets = [
-        lay_out(spec, batch, draw_operands(spec, batch, seed=seed), filler=0.0)
-        for seed in range(count)
-    ]
-    wanted = first.run(sets[0], **options)
+    spec = find_kernel(first.specs, row)
+    assert spec is not None, row.name
+    workload = make_workload(spec, row.shape, for_peers=False)
+    sets, options = workload.sets, workload.options
+    count = len(sets)
+    wanted = first.run(**sets[0], **options)
     found: dict[str, dict[str, Any]] = {}
     for name in names:
-        out = variants[name].run(sets[0], **options)
-        again = variants[name].run(sets[0], **options)
+        out = variants[name].run(**sets[0], **options)
+        again = variants[name].run(**sets[0], **options)
         difference = (out.float() - wanted.float()).norm() / wanted.float().norm()
         found[name] = {
             "tflops": [],
@@ -126,13 +119,14 @@ def compare(row: Row, variants: dict[str, Kernels], rounds: int) -> dict[str, di
             "repeatable": bool(torch.equal(out, again)),
             "finite": bool(out.isfinite().all()),
         }
-    if max(row.kv_lens) <= 2048 and len(row.q_lens) == 1:
-        found[names[0]]["relative_l2"] = check_output(row, spec, batch, sets[0], wanted)
+    if max(row.shape.keys) <= 2048 and len(row.shape.keys) == 1:
+        found[names[0]]["relative_l2"] = Exact(workload).error_of(wanted).relative_l2
+    work = flops(spec, row.shape)
     for turn in range(rounds):
         for name in names if turn % 2 == 0 else reversed(names):
             kernels = variants[name]
-            median = time_group(lambda i, kernels=kernels: kernels.run(sets[i], **options), count)
-            found[name]["tflops"].append(round(row.flops() / median / 1e9, 1))
+            median = time_group(lambda i, kernels=kernels: kernels.run(**sets[i], **options), count)
+            found[name]["tflops"].append(round(work / median / 1e9, 1))
     torch.cuda.empty_cache()
     return found
 
@@ -140,12 +134,12 @@ def compare(row: Row, variants: dict[str, Kernels], rounds: int) -> dict[str, di
 def table(results: dict[str, dict[str, dict[str, Any]]], names: list[str]) -> str:
     """TFLOP/s, means of the rounds, and percent over the first variant."""
     width = max(len(name) for name in names) + 9
-    lines = [f"{'':22}" + "".join(f"{name:>{width}}" for name in names)]
+    lines = [f"{'':30}" + "".join(f"{name:>{width}}" for name in names)]
     for label, found in results.items():
         means = {name: statistics.mean(found[name]["tflops"]) for name in names}
         base = means[names[0]]
         cells = (f"{means[name]:.0f} {100 * (means[name] / base - 1):+5.1f}%" for name in names)
-        lines.append(f"{label:22}" + "".join(f"{cell:>{width}}" for cell in cells))
+        lines.append(f"{label:30}" + "".join(f"{cell:>{width}}" for cell in cells))
     return "\n".join(lines)
 
 
@@ -156,19 +150,18 @@ def main() -> int:
     parser.add_argument("--json", type=Path)
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument(
-        "--rows", nargs="*", default=[""], help="only rows whose label has one of these words"
+        "--rows", nargs="*", default=[""], help="only rows whose name has one of these parts"
     )
     arguments = parser.parse_args()
     begin = time.perf_counter()
     variants = {folder.name: open_variant(folder) for folder in arguments.folders}
-    rows = {row.label: row for row in ROWS["speed"]}
     results: dict[str, dict[str, dict[str, Any]]] = {}
     wrong = []
     with torch.inference_mode():
-        for label in LABELS:
+        for label in ROW_NAMES:
             if not any(word in label for word in arguments.rows):
                 continue
-            results[label] = compare(rows[label], variants, arguments.rounds)
+            results[label] = compare(parse_row(label), variants, arguments.rounds)
             for name, found in results[label].items():
                 good = (
                     found["finite"] and found["repeatable"] and found["relative_difference"] < 2e-3

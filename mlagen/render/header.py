@@ -47,9 +47,7 @@ ONE_OUTPUT_SCHEDULE = (
 
 
 TAIL_SCHEDULE = "  last tile   128 rows: { O0 += P0 V(n) -> S0 = Q0 K(n-2)' -> O1 += P1 V(n-1) -> S1 = Q0 K(n-3)' }"
-SHARED_KEYS_SCHEDULE = (
-    "  pair        each block brings half of K(i), V(i) to both, and gives back unread what its rows do not see"
-)
+SHARED_KEYS_SCHEDULE = "  pair        each block loads half of K(i), V(i) for both, and gives back unread what it needs not"
 PARTS_SCHEDULE = (
     "  parts       state -> memory; the block that comes last of a tile's merges all and stores"
 )

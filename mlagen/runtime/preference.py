@@ -24,11 +24,11 @@ WHOLE_TILE = 2 * HALF_M  # query rows of a tile of full height
 LEAST_TILES_OF_A_PAIR = 8
 LEAST_KEYS_OF_A_PAIR = {"dense": 4096, "masked": 16384}
 
+
 def reluctance(spec: KernelSpec, call: Call) -> tuple[float, float, float]:
     """How unwelcome a kernel is: by its tile's query rows, then by the cycles of one score, then by its cluster."""
-    try:
-        plan = plan_kernel(spec)
-    except MlagenError:
+    plan = _plan_of(spec)
+    if plan is None:
         return math.inf, math.inf, math.inf
     cycles = max(plan.cost.tensor_cycles, plan.cost.exp2_cycles) / (plan.tile_m * plan.tile_n)
     cluster = spec.config.cluster_size or 1

@@ -47,7 +47,7 @@ ONE_OUTPUT_SCHEDULE = (
 
 
 TAIL_SCHEDULE = "  last tile   128 rows: { O0 += P0 V(n) -> S0 = Q0 K(n-2)' -> O1 += P1 V(n-1) -> S1 = Q0 K(n-3)' }"
-SHARED_KEYS_SCHEDULE = "  pair        each block loads half of K(i), V(i) for both, and gives back unread what it needs not"
+PAIR_SCHEDULE = "  pair        each block loads half of K(i), V(i) for both, and gives back unread what it needs not"
 PARTS_SCHEDULE = (
     "  parts       state -> memory; the block that comes last of a tile's merges all and stores"
 )
@@ -86,7 +86,7 @@ def header_lines(plan: KernelPlan) -> list[str]:
         "Schedule",
         *_schedule_lines(plan),
         *([TAIL_SCHEDULE] if plan.turns_in_tails else []),
-        *([SHARED_KEYS_SCHEDULE] if plan.spec.config.cluster_size == 2 else []),
+        *([PAIR_SCHEDULE] if plan.spec.config.cluster_size == 2 else []),
         *([PARTS_SCHEDULE] if plan.state_elements else []),
     ]
 

@@ -8,12 +8,14 @@ out=$here/build/ab
 build() {  # folder, branch, spec
   tree=$(mktemp -d)
   git worktree add --quiet --detach "$tree" "$2"
-  (cd "$tree" && "$python" -m mlagen build "$here/scripts-next/$3" --out "$out/$1" --lint strict)
+  (cd "$tree" && "$python" -m mlagen build "$here/$3" --out "$out/$1" --lint strict)
   git worktree remove --force "$tree"
 }
-build base main ab.yaml
-build late h-late2 ab.yaml
-build late-prefetch h-late2-prefetch ab.yaml
-build late-n1 h-late2-n1 ab.yaml
-build late-n2 h-late2-n2 ab.yaml
-build cluster h-cluster ab-cluster.yaml
+build base main scripts-next/ab.yaml
+build late h-late2 scripts-next/ab.yaml
+build late-prefetch h-late2-prefetch scripts-next/ab.yaml
+build late-n1 h-late2-n1 scripts-next/ab.yaml
+build late-n2 h-late2-n2 scripts-next/ab.yaml
+build cluster h-cluster scripts-next/ab-cluster.yaml
+# What the simulator has run, to be run on the GPU first: see NOTES-next.md.
+build ../cluster-tests h-cluster tests/sim/specs/cluster.yaml

@@ -20,7 +20,7 @@ from mlagen.errors import CompileError, PtxError, SimulationError
 from mlagen.plan.name import kernel_name
 from mlagen.runtime.kernel import Kernels, load
 from mlagen.runtime.simulator import Simulator
-from mlagen.verify.compare import compare, lse_bound, rounding_bound
+from mlagen.verify.compare import compare, lse_bound, rounding_bound, score_error
 from mlagen.verify.device_copies import DeviceCopies
 from mlagen.verify.guards import Guarded, guarded
 from mlagen.verify.problems import make_problem
@@ -186,7 +186,9 @@ def expected(spec: KernelSpec, problem: Problem) -> Expected:
         **scales,
         exact_probabilities=problem.is_exact,
     )
-    return Expected(out, lse, bound, lse_bound(lse))
+    queries_and_keys = {name: scale for name, scale in scales.items() if name != "v_scale"}
+    moved = 0.0 if problem.is_exact else score_error(spec, problem.tensors, **queries_and_keys)
+    return Expected(out, lse, bound, lse_bound(lse, score_error=moved))
 
 
 def run_trial(trial: Trial, kernels: Kernels | None = None) -> Verdict:

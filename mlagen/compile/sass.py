@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from mlagen.sass_facts import SassFacts, SassLoop
 
 # Part of what a cached verdict is worth: count up when a rule is added or changed.
-LINT_VERSION = 2
+LINT_VERSION = 3
 
 _TIMEOUT_SECONDS = 120
 _EVIDENCE_LINES = 6
@@ -32,6 +32,7 @@ _INSTRUCTION = re.compile(
 )
 _LABEL = re.compile(r"^(?P<label>\.L_x_\w+):")
 _TARGET = re.compile(r"`\((?P<label>\.L_x_\w+)\)")
+_PRODUCTS = frozenset({"HGMMA", "QGMMA"})  # wgmma of 16 and of 8 bits
 _REGISTER = re.compile(r"\bR(\d+)\b")
 
 
@@ -222,7 +223,7 @@ def _check_registers(sass: Sass, expected: tuple[int, ...]) -> Finding | None:
 
 
 def _check_groups(sass: Sass) -> Iterator[Finding]:
-    """Check each wgmma group, from its first HGMMA to the one that commits it (`gsb0`).
+    """Check each wgmma group, from its first product to the one that commits it (`gsb0`).
 
     Inside, WARPGROUP.ARRIVE shows that ptxas cut the group into pieces, and R2UR that an operand's
     address was not known to be uniform: the tensor cores wait for it.
@@ -235,16 +236,17 @@ def _check_groups(sass: Sass) -> Iterator[Finding]:
             arrivals = []
         if instruction.name == "WARPGROUP.ARRIVE":
             arrivals.append(instruction)
-        if instruction.opcode == "HGMMA" or inside:
+        is_product = instruction.opcode in _PRODUCTS
+        if is_product or inside:
             inside.append(instruction)
-        if instruction.opcode != "HGMMA" or "gsb0" not in instruction.text:
+        if not is_product or "gsb0" not in instruction.text:
             continue
         if len(arrivals) > 1:
             message = f"{len(arrivals)} WARPGROUP.ARRIVE for one wgmma group, expected one"
             yield Finding("serialised wgmma", message, _evidence([*arrivals, instruction]))
         moved = [i for i in inside if i.opcode == "R2UR"]
         if moved:
-            message = f"{len(moved)} R2UR between the HGMMA of one group, expected none"
+            message = f"{len(moved)} R2UR between the products of one group, expected none"
             yield Finding("R2UR", message, _evidence(moved))
         arrivals, inside = [], []
 

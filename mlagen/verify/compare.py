@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from mlagen.spec.score_mod import Identity
 from mlagen.verify.arrays import Array, Backend, backend_of
+from mlagen.verify.cut_sums import SUM_BITS, cuts_sums
 from mlagen.verify.reference import reference
 
 if TYPE_CHECKING:
@@ -24,6 +25,8 @@ LEAST_PROBABILITY = {"float16": LEAST_ROUNDING["float16"], "float8_e4m3fn": 2.0*
 FLOAT32_ROUNDOFF = 2.0**-24
 # What float32 adds to a bound.
 _FLOAT32 = 1 + 1 / 64
+# Of the sum of absolute products: what a sum may be off whose terms are cut, four and eight times the unit.
+CUT_SCORES, CUT_OUTPUTS = 4 * 2.0**-SUM_BITS, 8 * 2.0**-SUM_BITS
 # Of an LSE in float32: what accumulation and approximate exponentials and logarithms explain.
 LSE_ABSOLUTE, LSE_RELATIVE = 1e-5, 2e-6
 
@@ -128,7 +131,7 @@ def rounding_bound(
         k_scale: Of k.
         v_scale: Of v.
         exact_probabilities: Every probability is a power of two (or 0), which rounding leaves as it is: a 256th of
-            its share stands for float32.
+            its share stands for float32, or what cut sums lose.
     """
     ops = backend_of(expected)
     positive = {**tensors, "v": ops.absolute(ops.float64(tensors["v"]))}
@@ -142,7 +145,7 @@ def rounding_bound(
     )
     output_unit, input_unit = UNIT_ROUNDOFF[str(spec.output_dtype)], UNIT_ROUNDOFF[spec.dtype]
     if exact_probabilities:
-        input_unit /= 256
+        input_unit = CUT_OUTPUTS if cuts_sums(spec) else input_unit / 256
     bound = output_unit * ops.absolute(expected) + input_unit * magnitude
     nothing = magnitude * 0
     if any(mod.kind in ("alibi", "bias", "relative_bias") for mod in spec.score_mods):
@@ -167,11 +170,46 @@ def _visible_sum(spec: KernelSpec, tensors: Mapping[str, Array]) -> Array:
     return mean * ops.exp(lse)[..., None]
 
 
-def lse_bound(expected: Array) -> Array:
-    """The largest error of each LSE: 1e-5, or 2e-6 of its size."""
+def lse_bound(expected: Array, *, score_error: Array | float = 0.0) -> Array:
+    """The largest error of each LSE: 1e-5, or 2e-6 of its size, and that of the row's scores."""
     ops = backend_of(expected)
     size = LSE_RELATIVE * _finite_size(expected)
-    return ops.where(size > LSE_ABSOLUTE, size, 0 * size + LSE_ABSOLUTE)
+    return ops.where(size > LSE_ABSOLUTE, size, 0 * size + LSE_ABSOLUTE) + score_error
+
+
+def score_error(
+    spec: KernelSpec,
+    tensors: Mapping[str, Array],
+    *,
+    softmax_scale: float | None = None,
+    q_scale: float = 1.0,
+    k_scale: float = 1.0,
+) -> Array | float:
+    """How far off tensor cores leave the scores of each row, natural-log units; 0 where they add in float32.
+
+    Where sums are cut, scores of normal draws move by up to 2^-12 of the sum of |q| |k|; twice that is allowed. Of the
+    sums of a row's keys, the LSE is no less than the largest.
+
+    Args:
+        spec: The kernel.
+        tensors: The call.
+        softmax_scale: As in the call, like the scales of operands.
+        q_scale: Of q.
+        k_scale: Of k.
+    """
+    if not cuts_sums(spec):
+        return 0.0
+    ops = backend_of(tensors["v"])
+    operands = ("q", "q_nope", "q_pe", "k", "k_rope")
+    positive = {
+        name: ops.absolute(ops.float64(tensor)) if name in operands else tensor
+        for name, tensor in tensors.items()
+    }
+    plain = spec.model_copy(update={"score_mod": Identity(), "sink": False})
+    _, lse = reference(
+        plain, positive, softmax_scale=softmax_scale, q_scale=q_scale, k_scale=k_scale
+    )
+    return CUT_SCORES * _finite_size(lse)
 
 
 def _finite_size(lse: Array) -> Array:

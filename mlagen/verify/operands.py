@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any, Literal
 import ml_dtypes
 import numpy as np
 
+from mlagen.verify.cut_sums import cuts_sums
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -42,6 +44,8 @@ _SMALL_INTEGERS = 3
 # Of integers, one in so many counts. Probabilities of 8 bits are exact down to 2^-17 of the largest.
 _SPARSITY = {"float8_e4m3fn": 4}
 _LARGEST_LOGIT = 60_000.0
+# Where sums are cut: those up to 2^13 have neighbours that differ by 1.
+_LARGEST_CUT_LOGIT = 8_000.0
 # 2^this is not finite in fp32, nor in any narrower type.
 _OVERFLOW = 256.0
 # Rows that have columns of their own, where each row has logits of its own.
@@ -149,7 +153,8 @@ def draw_operands(
     if values == "leading":  # what is missing shows where nothing cancels
         operands = replace(operands, v=np.abs(operands.v))
     key = np.concatenate([np.arange(count) for count in (*lengths.keys, 0)])
-    return _with_logits(operands, profile(key, tile_n, rescale_threshold))
+    largest = _LARGEST_CUT_LOGIT if cuts_sums(spec) else _LARGEST_LOGIT
+    return _with_logits(operands, profile(key, tile_n, rescale_threshold, largest))
 
 
 def _draw_plain(
@@ -261,16 +266,16 @@ def _in_digits(logits: NDArray[np.float64]) -> list[tuple[float, NDArray[np.floa
     return parts
 
 
-# Base-2 logit of key j, given the keys n of a step and the threshold t of the kernel.
-_PROFILES: dict[str, Callable[[NDArray[Any], int, float], NDArray[np.float64]]] = {
-    "rising": lambda j, n, t: 20.0 * (j // n),
-    "falling": lambda j, n, t: -20.0 * (j // n),
+# Base-2 logit of key j, given the keys n of a step, the threshold t of the kernel and the largest logit m.
+_PROFILES: dict[str, Callable[[NDArray[Any], int, float, float], NDArray[np.float64]]] = {
+    "rising": lambda j, n, t, m: 20.0 * (j // n),
+    "falling": lambda j, n, t, m: -20.0 * (j // n),
     # Just under the threshold, then just over it: visited from the last key to the first.
-    "threshold": lambda j, n, t: np.where(j // n % 2, t + 0.25, t - 0.25) * -(j // n),
-    "huge rising": lambda j, n, t: np.where(j < n, -_LARGEST_LOGIT, _LARGEST_LOGIT - j % 3),
-    "huge falling": lambda j, n, t: np.where(j < n, _LARGEST_LOGIT - j % 3, -_LARGEST_LOGIT),
+    "threshold": lambda j, n, t, m: np.where(j // n % 2, t + 0.25, t - 0.25) * -(j // n),
+    "huge rising": lambda j, n, t, m: np.where(j < n, -m, m - j % 3),
+    "huge falling": lambda j, n, t, m: np.where(j < n, m - j % 3, -m),
     # The largest are so far below 0 that 2^-logit overflows.
-    "deep rising": lambda j, n, t: np.where(j < n, -_LARGEST_LOGIT, -_OVERFLOW - j % 3),
+    "deep rising": lambda j, n, t, m: np.where(j < n, -m, -_OVERFLOW - j % 3),
     # Each of the others weighs little, all of them half: probabilities of 8 bits need their scaling.
-    "leading": lambda j, n, t: np.where(j == 3, 10.0, j % 4 / -4),
+    "leading": lambda j, n, t, m: np.where(j == 3, 10.0, j % 4 / -4),
 }

@@ -130,8 +130,10 @@ def test_address_moves_around_groups_are_fine() -> None:
     assert rules("R2UR UR8, R1", ARRIVE, "R2UR UR9, R2", MULTIPLY, COMMIT, "R2UR UR9, R2") == []
 
 
-def test_group_in_pieces_is_found() -> None:
-    assert rules(ARRIVE, MULTIPLY, ARRIVE, COMMIT) == ["serialised wgmma"]
+@pytest.mark.parametrize("product", ["HGMMA", "QGMMA"])
+def test_group_in_pieces_is_found(product: str) -> None:
+    lines = [line.replace("HGMMA", product) for line in (ARRIVE, MULTIPLY, ARRIVE, COMMIT)]
+    assert rules(*lines) == ["serialised wgmma"]
 
 
 def test_second_group_may_share_the_first_ones_arrival() -> None:

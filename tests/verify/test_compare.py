@@ -9,7 +9,14 @@ import numpy as np
 import pytest
 import torch
 
-from mlagen.verify.compare import UNIT_ROUNDOFF, compare, rounding_bound
+from mlagen.sim.tensor_core_sum import aligned_sum
+from mlagen.verify.compare import (
+    UNIT_ROUNDOFF,
+    compare,
+    lse_bound,
+    rounding_bound,
+    score_error,
+)
 from mlagen.verify.reference import reference
 from tests.runtime.calls import make_spec, make_tensors
 
@@ -65,3 +72,26 @@ def test_a_rounded_result_is_within_its_bound(dtype: str) -> None:
     bound = rounding_bound(spec, tensors, exact)
     assert compare(rounded, exact, bound=bound).beyond == 0
     assert compare(rounded * 1.1, exact, bound=bound).beyond > 0
+
+
+@pytest.mark.parametrize(("dtype", "arch"), [("bfloat16", "sm_90a"), ("float8_e4m3fn", "sm_100a")])
+def test_scores_are_exact_where_sums_are_not_cut(dtype: str, arch: str) -> None:
+    spec = make_spec(dtype=dtype, arch=arch)
+    assert score_error(spec, make_tensors(spec)) == 0.0
+
+
+def test_cut_sums_move_an_lse_within_its_bound() -> None:
+    spec = make_spec(dtype="float8_e4m3fn", mask="none", lse=True)
+    tensors = make_tensors(spec, q_lens=(64,), k_lens=(256,))
+    q, k = (tensors[name][:, 0].float().numpy() for name in ("q", "k"))
+    scores = np.zeros((64, 256), np.float32)
+    for column in range(0, 192, 32):
+        part = slice(column, column + 32)
+        scores = aligned_sum(q[:, part], k[:, part], scores, "e4m3", "e4m3", "f32")
+    cut = torch.logsumexp(torch.from_numpy(scores).double() / math.sqrt(192), dim=1)
+    _, exact = reference(spec, tensors, softmax_scale=192**-0.5)
+    moved = score_error(spec, tensors, softmax_scale=192**-0.5)
+    usual, wider = lse_bound(exact)[:, 0], lse_bound(exact, score_error=moved)[:, 0]
+    assert compare(cut, exact[:, 0], bound=usual).beyond > 0
+    assert compare(cut, exact[:, 0], bound=wider).beyond == 0
+    assert compare(cut + 0.02, exact[:, 0], bound=wider).beyond > 0

@@ -16,6 +16,7 @@ from mlagen.runtime.device_values import check_device_values
 from mlagen.runtime.dispatch import mismatches
 from mlagen.runtime.host_tensor import host_tensor
 from mlagen.runtime.inputs import check_presence, check_tensors
+from mlagen.sim.tensor_core_sum import aligned_sum
 from mlagen.verify.arrays import NumpyBackend
 from mlagen.verify.layout import UNUSED_PAGE, lay_out
 from mlagen.verify.operands import EXACT_SCALE, Lengths, draw_operands, fit_lengths
@@ -170,8 +171,27 @@ def test_profiles_are_exact(name: str, wanted: Any, dtype: str) -> None:
     assert len(expected) > 3 * tile_n
 
 
+@pytest.mark.parametrize("name", ["rising", "falling", "huge rising", "huge falling"])
+def test_profiles_are_exact_where_sums_are_cut(name: str) -> None:
+    spec = make_spec(dtype="float8_e4m3fn")
+    problem = make_problem(spec, name)
+    q, k = (problem.tensors[name][:, 0].astype(np.float32) for name in ("q", "k"))
+    logits = np.zeros((len(q[:64]), len(k)), np.float32)
+    for column in range(0, q.shape[1], 32):
+        part = slice(column, column + 32)
+        logits = aligned_sum(q[:64, part], k[:, part], logits, "e4m3", "e4m3", "f32")
+    assert np.array_equal(logits, q[:64].astype(np.float64) @ k.T)
+    assert len(np.unique(logits)) > 3
+
+
 @pytest.mark.parametrize(
-    ("dtype", "arch"), [("bfloat16", "sm_90a"), ("float16", "sm_90a"), ("float8_e4m3fn", "sm_100a")]
+    ("dtype", "arch"),
+    [
+        ("bfloat16", "sm_90a"),
+        ("float16", "sm_90a"),
+        ("float8_e4m3fn", "sm_90a"),
+        ("float8_e4m3fn", "sm_100a"),
+    ],
 )
 def test_one_key_of_each_step_and_row_towers_above_the_others(dtype: str, arch: str) -> None:
     spec = make_spec(dtype=dtype, arch=arch)

@@ -23,10 +23,7 @@ _GEOMETRY = {
 _OPTIONS: dict[str, dict[str, dict[str, Any]]] = {
     "op": {"prefill": {}, "decode": {"op": "decode"}},
     "arch": {"sm_90a": {}, "sm_100a (proven in the simulator only)": {"arch": "sm_100a"}},
-    "dtype": {
-        **{name: {"dtype": name} for name in ("bfloat16", "float16")},
-        "float8_e4m3fn (sm_100a)": {"dtype": "float8_e4m3fn", "arch": "sm_100a"},
-    },
+    "dtype": {name: {"dtype": name} for name in ("bfloat16", "float16", "float8_e4m3fn")},
     "output_dtype": {
         "as dtype": {},
         "another": {"dtype": "float16", "output_dtype": "bfloat16"},

@@ -26,14 +26,15 @@ def draws_tickets(spec: KernelSpec) -> bool:
 
 def prefill_arguments(spec: KernelSpec) -> tuple[Argument, ...]:
     """Arguments in the order of the kernel's `Arguments` struct."""
-    is_scaled, is_blackwell = DTYPES[spec.dtype].is_scaled, spec.arch == "sm_100a"
+    is_scaled = DTYPES[spec.dtype].is_scaled
+    rows_have_thresholds = spec.arch == "sm_90a" and not is_scaled
     scale = "softmax_scale * log2(e)" + (" * q_scale * k_scale" if is_scaled else "")
     found = [
         Argument("softmax_scale_log2", "float", scale),
         *(
-            []
-            if is_blackwell
-            else [Argument("inverse_scale_log2", "float", "1 / softmax_scale_log2")]
+            [Argument("inverse_scale_log2", "float", "1 / softmax_scale_log2")]
+            if rows_have_thresholds
+            else []
         ),
         Argument("num_heads", "int", "query heads"),
         Argument("batch", "int", "sequences"),

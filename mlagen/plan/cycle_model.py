@@ -61,6 +61,8 @@ EXP2_CYCLES = 8  # of one warp instruction on the quarter's unit, which does 4 a
 # Warp instructions that the softmax takes for 32 scores: 524 for 64 scores a lane, 460 for 128 (packed fp32 pairs and
 # maxima of three), counted in the machine code of the main loops without a mask, NVRTC 13.5.
 INSTRUCTIONS_PER_SCORE = {"sm_90a": 8.2, "sm_100a": 3.6}
+# With V transposed, 492 for 64 scores a lane, and 400 of two warps for the 512 of a step.
+INSTRUCTIONS_PER_SCORE_OF_BYTES = 8.5
 # More for an exponential without the exp2 unit: 12 for a pair instead of 2.
 EMULATION_INSTRUCTIONS = 5
 # From the last product of scores to the first exponential and from the last one to the next product: barriers, loads of
@@ -199,12 +201,16 @@ def unit_cycles(plan: KernelPlan, device: Device, rows: int) -> dict[str, float]
     keys = chains * n // plan.cta_group
     operands = (qk * (m + keys) + v * keys) * DTYPES[plan.spec.dtype].size_bytes
     per_score = INSTRUCTIONS_PER_SCORE[plan.arch.name]
+    transposed = 0
+    if plan.product_columns:
+        per_score = INSTRUCTIONS_PER_SCORE_OF_BYTES
+        transposed = 2 * v * n  # read and written
     per_score += EMULATION_INSTRUCTIONS * plan.exp2_emulation_share
     return {
         "tensor cores": plan.cost.tensor_cycles * m / plan.tile_m,
         "exp2": plan.cost.exp2_cycles * m / plan.tile_m,
         "instruction issue": per_score * m * n / 32 / ISSUE_SLOTS_PER_CYCLE,
-        "shared memory": (operands + plan.cost.bytes_from_l2) / SHARED_BYTES_PER_CYCLE,
+        "shared memory": (operands + plan.cost.bytes_from_l2 + transposed) / SHARED_BYTES_PER_CYCLE,
         "L2": plan.cost.bytes_from_l2 / device.l2_bytes_per_cycle,
         "softmax chain": chain_cycles(plan) * chains / CHAINS,
     }
@@ -227,7 +233,9 @@ def chain_cycles(plan: KernelPlan) -> float:
     on_exp2_unit = rows_of_chain(plan) / 128 * plan.tile_n * (1 - plan.exp2_emulation_share)
     exponentials = on_exp2_unit * EXP2_CYCLES
     if plan.arch.tensor_memory_columns == 0:  # P V runs beside the softmax of the next scores
-        return product["scores"] + SOFTMAX_OVERHEAD_CYCLES + exponentials
+        # Where products are added in registers, ptxas has that done first.
+        awaited = product["output"] if plan.product_columns else 0.0
+        return product["scores"] + awaited + SOFTMAX_OVERHEAD_CYCLES + exponentials
     # Scores overwrite probabilities: all of P V lies between two softmaxes.
     return sum(product.values()) + SOFTMAX_OVERHEAD_CYCLES + HANDED_OVER_FIRST * exponentials
 

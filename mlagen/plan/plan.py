@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 SHARED_MEMORY_ALIGNMENT = 1024  # of a 128-byte-swizzled operand, and so of the whole map
 
 Addressing = Literal["packed", "clipped", "batched", "paged", "paged_clipped"]
+OutputPlace = Literal["q slice", "v stage", "own"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,7 +237,10 @@ class KernelPlan:
         turns_in_tails: They do so in last tiles of a sequence, where only the first has rows of its own.
         single_output: Both softmax warpgroups' products add to one output in tensor memory.
         largest_rescale_threshold: If above `rescale_threshold`, what it rises to the more a row has seen.
-        output_takes_v_stage: A tile's output leaves through the next stage of V, instead of its own slices of Q.
+        output_place: From where a tile's output leaves: its own slices of Q, the next stage of V, or its own region.
+        probability_shift: Probabilities are scaled by 2^it.
+        product_columns: Columns of P V that one product has, where products are added to the output in registers; 0
+            where tensor cores add them.
     """
 
     spec: KernelSpec
@@ -270,7 +274,9 @@ class KernelPlan:
     turns_in_tails: bool = False
     single_output: bool = False
     largest_rescale_threshold: float = 0.0
-    output_takes_v_stage: bool = False
+    output_place: OutputPlace = "q slice"
+    probability_shift: int = 0
+    product_columns: int = 0
 
     @property
     def tile_rows(self) -> int:

@@ -17,6 +17,7 @@ from mlagen.plan.mask import key_ranges
 from mlagen.plan.memory import tile_bytes
 from mlagen.plan.name import kernel_name
 from mlagen.plan.plan import Addressing, Cost, KernelPlan, Role, TensorMapPlan
+from mlagen.plan.probability import PROBABILITY_SHIFT
 from mlagen.plan.resources_sm100 import (
     PANEL_COLUMNS,
     barriers,
@@ -51,8 +52,7 @@ L2_SECTION_MIB = 64  # of K and V that heads in flight share; not measured, B200
 PROBABILITY_GROUP = 32  # keys whose probabilities are computed and stored together
 PAIRS_OF_A_GROUP = PROBABILITY_GROUP // 2  # two exponentials are emulated together
 
-# Probabilities of 8 bits are scaled by 2^8, which keeps those down to 2^-14 at full precision: they end at 448.
-PROBABILITY_SHIFT = {"float8_e4m3fn": 8}
+# Probabilities of 8 bits, which are scaled by 2^8, end at 448.
 LARGEST_RESCALE_THRESHOLD = {"float16": 15, "bfloat16": 60, "float8_e4m3fn": 0.8}
 DEFAULT_RESCALE_THRESHOLD = 0.5  # as on sm_90a: docs/kernels/prefill_sm90.md has the figures
 
@@ -137,6 +137,7 @@ def plan_prefill_sm100(spec: KernelSpec) -> KernelPlan:
         exp2_emulation_share=emulation_share,
         softmax_order=softmax_order,
         state_elements=state_elements(spec, outputs=layout.padded_v_head_dim, rows=1),
+        probability_shift=PROBABILITY_SHIFT.get(spec.dtype, 0),
         cta_group=layout.cta_group,
         alternates_keys=layout.query_tiles == 1,
         turns_in_tails=turns_in_tails(layout),

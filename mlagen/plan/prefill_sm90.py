@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from mlagen.arch import ARCHS
-from mlagen.dtypes import DTYPES
+from mlagen.dtypes import DTYPES, FLOAT8_E4M3
 from mlagen.errors import PlanError
 from mlagen.plan.arguments import prefill_arguments
 from mlagen.plan.key_maps import key_tensor_maps, page_problems
@@ -24,19 +24,24 @@ from mlagen.plan.plan import (
     TensorMapPlan,
     occupied_bytes,
 )
-from mlagen.plan.split_kv import state_elements
+from mlagen.plan.probability import PROBABILITY_SHIFT
+from mlagen.plan.split_kv import splits_keys, state_elements
 from mlagen.plan.support import SM90, refuse_unsupported
 from mlagen.sass_facts import SassFacts, SassLoop
 
 if TYPE_CHECKING:
+    from mlagen.plan.plan import OutputPlace
     from mlagen.spec.model import KernelSpec
 
 TILE_M = 128
 MATH_WARPGROUPS = 2
 ROWS_PER_WARPGROUP = TILE_M // MATH_WARPGROUPS
-PANEL_COLUMNS = 64  # 128 bytes, the widest span over which TMA and wgmma swizzle
+PANEL_COLUMNS = (
+    64  # a row of them is the span over which TMA and wgmma swizzle: 128 bytes, 64 of an 8-bit type
+)
 TILE_SLOTS = 2  # announced tiles: one that the math warpgroups work on, one ahead
-ELEMENT_BYTES = 2
+PRODUCT_BYTES = 32  # of a row of A and B that one wgmma multiplies
+TRANSPOSE_WARPS = 2  # that turn V of 8 bits; each has as many columns of it
 
 # Three warpgroups enter with 168 registers a thread; 40 + 232 + 232 is what that pool gives back (ptx-isa: setmaxnreg).
 PRODUCER_REGISTERS = 40
@@ -44,17 +49,29 @@ MATH_REGISTERS = 232
 # ptxas needs room below the cap for addresses and temporaries; measured on the rendered kernels with NVRTC 13.5.
 REGISTER_LIMIT = 224
 BASE_REGISTERS = 26
+# Of 8 bits likewise: ptxas comes down to this much where a product as wide as the output lies beside it, if neither
+# parts of tiles nor a mask with a left bound needs a few more.
+REGISTER_LIMIT_OF_BYTES = 231
+BASE_REGISTERS_OF_BYTES = 22
+OPTION_REGISTERS_OF_BYTES = 4
 SCORE_MOD_REGISTERS = {"identity": 0, "alibi": 12, "softcap": 12, "bias": 12, "relative_bias": 12}
 
 # Probabilities reach 2^threshold: fp16 ends at 65504, and fp32 sums of bf16 ones must not overflow.
-LARGEST_RESCALE_THRESHOLD = {"float16": 15, "bfloat16": 60}
+# Where every product is added to an output in registers, rescaling that is free: no threshold is worth anything.
+LARGEST_RESCALE_THRESHOLD = {"float16": 15, "bfloat16": 60, "float8_e4m3fn": 0}
 
 L2_SECTION_MIB = (
     32  # of K and V that heads in flight share; measured best on an H200 (60 MB of L2), 2026-12-01
 )
 
+# What people call the large regions of shared memory.
+OPERAND_WORDS = {"q": "Q", "k": "K", "v_rows": "V rows", "v": "V", "out": "output"}
+
 TILE_N_CHOICES = (128, 112, 96, 80, 64)
+TILE_N_CHOICES_OF_BYTES = (128, 96, 64, 32)
 DEFAULT_STAGES = 2
+# Of K in 8 bits: a step takes half the time, its loads as long as ever to begin.
+DEFAULT_K_STAGES_OF_BYTES = 3
 # A key that outweighs the others gets an inexact probability above 1 instead of exactly 1 where its row has grown by
 # less than the threshold. 8 for all rows doubles the largest error of normal inputs at times, 0.5 does not show. By the
 # row's sum, only keys of little weight get such a probability (docs/kernels/prefill_sm90.md has the figures).
@@ -89,7 +106,9 @@ def plan_prefill_sm90(spec: KernelSpec) -> KernelPlan:
     half_diagonal_pays = mask_bounds(ranges)[1] and geometry.qk_head_dim > geometry.v_head_dim
     ping_pong = True if config.ping_pong is None else config.ping_pong
     asked = config.rescale_threshold
-    smallest, largest = DEFAULT_RESCALE_THRESHOLDS if asked is None else (asked, asked)
+    usual = (0.0, 0.0) if transposes_v(spec) else DEFAULT_RESCALE_THRESHOLDS
+    smallest, largest = usual if asked is None else (asked, asked)
+    element_bytes = DTYPES[spec.dtype].size_bytes
     flops = 2 * TILE_M * configuration.tile_n * (geometry.qk_head_dim + geometry.v_head_dim)
     return KernelPlan(
         spec=spec,
@@ -111,7 +130,13 @@ def plan_prefill_sm90(spec: KernelSpec) -> KernelPlan:
         barriers=barriers(spec, configuration),
         named_barriers=named_barriers(ping_pong=ping_pong),
         roles=(
-            Role("load", 1, PRODUCER_REGISTERS, "one warp draws tiles and issues TMA"),
+            Role(
+                "load",
+                1,
+                PRODUCER_REGISTERS,
+                "one warp draws tiles and issues TMA"
+                + (f", {TRANSPOSE_WARPS} transpose V" if transposes_v(spec) else ""),
+            ),
             Role(
                 "math",
                 MATH_WARPGROUPS,
@@ -124,32 +149,77 @@ def plan_prefill_sm90(spec: KernelSpec) -> KernelPlan:
         estimated_registers=estimate_registers(spec, configuration.tile_n),
         sass=SassFacts(
             # Of the unmasked steady-state step.
-            (SassLoop("math", (("HGMMA", (geometry.qk_head_dim + configuration.tile_n) // 16),)),),
+            (SassLoop("math", (products_of_a_step(spec, configuration),)),),
             (PRODUCER_REGISTERS, MATH_REGISTERS),
         ),
         cost=Cost(
-            tensor_cycles=flops // arch.tensor_flops_per_cycle,
+            tensor_cycles=flops * element_bytes // 2 // arch.tensor_flops_per_cycle,
             exp2_cycles=TILE_M * configuration.tile_n // arch.exp2_per_cycle,
-            bytes_from_l2=ELEMENT_BYTES
+            bytes_from_l2=element_bytes
             * configuration.tile_n
             * (geometry.qk_head_dim + geometry.v_head_dim),
         ),
         state_elements=state_elements(spec, outputs=geometry.v_head_dim // 2, rows=2),
         largest_rescale_threshold=largest,
-        output_takes_v_stage=output_takes_v_stage(configuration),
+        output_place=output_place(spec, configuration),
+        probability_shift=PROBABILITY_SHIFT.get(spec.dtype, 0),
+        product_columns=product_columns(spec, configuration.tile_n) if transposes_v(spec) else 0,
     )
 
 
-def output_takes_v_stage(configuration: Configuration) -> bool:
-    """Whether the output of a tile fits a stage of V: then Q is free for the next tile before the output has left."""
-    return configuration.tile_n >= TILE_M
+def transposes_v(spec: KernelSpec) -> bool:
+    """Whether V is transposed on its way: of 8-bit operands, wgmma wants the keys of V contiguous."""
+    return spec.dtype == FLOAT8_E4M3.name
+
+
+def output_place(spec: KernelSpec, configuration: Configuration) -> OutputPlace:
+    """Where the output of a tile is laid out: in a stage of V if it fits, then Q is free for the next tile before."""
+    if transposes_v(spec):
+        return "own"  # wider than all operands, which leave room for it
+    return "v stage" if configuration.tile_n >= TILE_M else "q slice"
+
+
+def products_of_a_step(spec: KernelSpec, configuration: Configuration) -> tuple[str, int]:
+    """Name and number of the tensor-core instructions of a step."""
+    depth = PRODUCT_BYTES // DTYPES[spec.dtype].size_bytes
+    scores, keys = spec.geometry.qk_head_dim // depth, configuration.tile_n // depth
+    if not transposes_v(spec):
+        return "HGMMA", scores + keys
+    parts = spec.geometry.v_head_dim // product_columns(spec, configuration.tile_n)
+    return "QGMMA", scores + parts * keys
+
+
+def product_columns(spec: KernelSpec, tile_n: int) -> int:
+    """Columns of P V that are multiplied at a time and then added to the output: all, if registers allow."""
+    columns = spec.geometry.v_head_dim
+    fits = registers_of_bytes(spec, tile_n, columns) <= REGISTER_LIMIT_OF_BYTES
+    return columns if fits else PANEL_COLUMNS
 
 
 def estimate_registers(spec: KernelSpec, tile_n: int) -> int:
     """Registers of a math thread: output, scores and packed probabilities live together, plus a measured base."""
+    if transposes_v(spec):
+        return registers_of_bytes(spec, tile_n, product_columns(spec, tile_n))
     outputs, scores, probabilities = spec.geometry.v_head_dim // 2, tile_n // 2, tile_n // 4
     score_mods = SCORE_MOD_REGISTERS.get(spec.score_mod.kind, 0)
     return outputs + scores + probabilities + BASE_REGISTERS + score_mods
+
+
+def registers_of_bytes(spec: KernelSpec, tile_n: int, columns: int) -> int:
+    """The same with 8-bit operands, where so many columns of a product lie beside the output."""
+    outputs, scores, probabilities = spec.geometry.v_head_dim // 2, tile_n // 2, tile_n // 8
+    ranges = key_ranges(spec.mask)
+    assert ranges is not None
+    options = (splits_keys(spec), mask_bounds(ranges)[0])
+    score_mods = SCORE_MOD_REGISTERS.get(spec.score_mod.kind, 0)
+    each = OPTION_REGISTERS_OF_BYTES
+    if (
+        spec.score_mod.kind == "bias"
+    ):  # of which more numbers are under way the more scores there are
+        score_mods += tile_n // 8
+        each += tile_n // 16
+    fixed = BASE_REGISTERS_OF_BYTES + each * sum(options) + score_mods
+    return outputs + scores + probabilities + columns // 2 + fixed
 
 
 def shared_memory_map(spec: KernelSpec, configuration: Configuration) -> tuple[Region, ...]:
@@ -157,28 +227,51 @@ def shared_memory_map(spec: KernelSpec, configuration: Configuration) -> tuple[R
     geometry = spec.geometry
     qk_panels = geometry.qk_head_dim // PANEL_COLUMNS
     v_panels = geometry.v_head_dim // PANEL_COLUMNS
-    n = configuration.tile_n
-    element, through_v = spec.dtype, output_takes_v_stage(configuration)
-    operands = (
+    n, place = configuration.tile_n, output_place(spec, configuration)
+    rows = ROWS_PER_WARPGROUP
+    element, size = spec.dtype, DTYPES[spec.dtype].size_bytes
+    regions: list[RegionRequest] = [
         (
             "q",
-            (MATH_WARPGROUPS, qk_panels, ROWS_PER_WARPGROUP, PANEL_COLUMNS),
-            "of each warpgroup" + ("" if through_v else "; then its output"),
+            element,
+            size,
+            (MATH_WARPGROUPS, qk_panels, rows, PANEL_COLUMNS),
+            "of each warpgroup" + ("; then its output" if place == "q slice" else ""),
         ),
         (
             "k",
+            element,
+            size,
             (configuration.k_stages, qk_panels, n, PANEL_COLUMNS),
             "keys, nope panels before rope",
         ),
         (
-            "v",
+            "v_rows" if transposes_v(spec) else "v",
+            element,
+            size,
             (configuration.v_stages, v_panels, n, PANEL_COLUMNS),
-            "values" + ("; a stage at times the output" if through_v else ""),
+            "values" + ("; a stage at times the output" if place == "v stage" else ""),
         ),
-    )
-    regions: list[RegionRequest] = [
-        (name, element, ELEMENT_BYTES, shape, comment) for name, shape, comment in operands
     ]
+    if transposes_v(spec):
+        out = DTYPES[str(spec.output_dtype)]
+        key_panels = -(-n // PANEL_COLUMNS)
+        regions += [
+            (
+                "v",
+                element,
+                size,
+                (configuration.v_stages, key_panels, geometry.v_head_dim, PANEL_COLUMNS),
+                "values transposed: panels of keys",
+            ),
+            (
+                "out",
+                out.name,
+                out.size_bytes,
+                (MATH_WARPGROUPS, v_panels, rows, PANEL_COLUMNS),
+                "output of each warpgroup",
+            ),
+        ]
     regions += [barrier_region(barrier) for barrier in barriers(spec, configuration)]
     regions.append(("tile", "tile", tile_bytes(spec), (TILE_SLOTS,), "announced tiles"))
     return lay_out(regions)
@@ -186,26 +279,53 @@ def shared_memory_map(spec: KernelSpec, configuration: Configuration) -> tuple[R
 
 def barriers(spec: KernelSpec, configuration: Configuration) -> tuple[Barrier, ...]:
     """The mbarriers, with what each phase expects."""
-    geometry = spec.geometry
-    q_bytes = ELEMENT_BYTES * ROWS_PER_WARPGROUP * geometry.qk_head_dim
-    k_bytes = ELEMENT_BYTES * configuration.tile_n * geometry.qk_head_dim
-    v_bytes = ELEMENT_BYTES * configuration.tile_n * geometry.v_head_dim
+    geometry, size = spec.geometry, DTYPES[spec.dtype].size_bytes
+    q_bytes = size * ROWS_PER_WARPGROUP * geometry.qk_head_dim
+    k_bytes = size * configuration.tile_n * geometry.qk_head_dim
     math_warps = 4 * MATH_WARPGROUPS
+    transposes = transposes_v(spec)
+    readers = math_warps + (TRANSPOSE_WARPS if transposes else 0)
+    role_warps = "math and transpose warps" if transposes else "math warps"
     return (
         Barrier("q_full", MATH_WARPGROUPS, 1, q_bytes, "load warp", "its warpgroup"),
         (
-            Barrier("q_empty", MATH_WARPGROUPS, 4, 0, "every warp of its warpgroup", "load warp")
-            if output_takes_v_stage(configuration)
+            Barrier("q_empty", MATH_WARPGROUPS, 1, 0, "thread that stored the output", "load warp")
+            if output_place(spec, configuration) == "q slice"
             else Barrier(
-                "q_empty", MATH_WARPGROUPS, 1, 0, "thread that stored the output", "load warp"
+                "q_empty", MATH_WARPGROUPS, 4, 0, "every warp of its warpgroup", "load warp"
             )
         ),
         Barrier("k_full", configuration.k_stages, 1, k_bytes, "load warp", "math warps"),
         Barrier("k_empty", configuration.k_stages, math_warps, 0, "every math warp", "load warp"),
-        Barrier("v_full", configuration.v_stages, 1, v_bytes, "load warp", "math warps"),
-        Barrier("v_empty", configuration.v_stages, math_warps, 0, "every math warp", "load warp"),
-        Barrier("tile_full", TILE_SLOTS, 1, 0, "load warp", "math warps"),
-        Barrier("tile_empty", TILE_SLOTS, math_warps, 0, "every math warp", "load warp"),
+        *value_barriers(spec, configuration),
+        Barrier("tile_full", TILE_SLOTS, 1, 0, "load warp", role_warps),
+        Barrier(
+            "tile_empty",
+            TILE_SLOTS,
+            readers,
+            0,
+            "each of them" if transposes else "every math warp",
+            "load warp",
+        ),
+    )
+
+
+def value_barriers(spec: KernelSpec, configuration: Configuration) -> tuple[Barrier, ...]:
+    """Those of V, which may be transposed between the load warp and the math warps."""
+    stages, math_warps = configuration.v_stages, 4 * MATH_WARPGROUPS
+    size = DTYPES[spec.dtype].size_bytes
+    v_bytes = size * configuration.tile_n * spec.geometry.v_head_dim
+    if not transposes_v(spec):
+        return (
+            Barrier("v_full", stages, 1, v_bytes, "load warp", "math warps"),
+            Barrier("v_empty", stages, math_warps, 0, "every math warp", "load warp"),
+        )
+    warps, each = "transpose warps", "every transpose warp"
+    return (
+        Barrier("v_rows_full", stages, 1, v_bytes, "load warp", warps),
+        Barrier("v_rows_empty", stages, TRANSPOSE_WARPS, 0, each, "load warp"),
+        Barrier("v_full", stages, TRANSPOSE_WARPS, 0, each, "math warps"),
+        Barrier("v_empty", stages, math_warps, 0, "every math warp", warps),
     )
 
 
@@ -236,16 +356,17 @@ def choose_configuration(spec: KernelSpec) -> Configuration:
     """
     config = spec.config
     asked = config.tile_n
-    k_stages = config.k_stages or DEFAULT_STAGES
+    default_k_stages = DEFAULT_K_STAGES_OF_BYTES if transposes_v(spec) else DEFAULT_STAGES
+    k_stages = config.k_stages or default_k_stages
     v_stages = config.v_stages or DEFAULT_STAGES
     fitting = fitting_configurations(spec, k_stages, v_stages)
     if asked is None and fitting:
         return fitting[0]
-    wanted = Configuration(asked or TILE_N_CHOICES[-1], k_stages, v_stages)
+    wanted = Configuration(asked or tile_n_choices(spec)[-1], k_stages, v_stages)
     found = problems(spec, wanted)
     if not found:
         return wanted
-    default = fitting_configurations(spec, DEFAULT_STAGES, DEFAULT_STAGES)
+    default = fitting_configurations(spec, default_k_stages, DEFAULT_STAGES)
     advice = (
         f"use tile_n {default[0].tile_n} with {default[0].k_stages} stages of K and {default[0].v_stages} of V "
         f"({kib(used_bytes(spec, default[0]))} KiB, about {estimate_registers(spec, default[0].tile_n)} registers)"
@@ -256,9 +377,14 @@ def choose_configuration(spec: KernelSpec) -> Configuration:
     raise PlanError("\n".join([where, *(f"  {line}" for line in found), f"  {advice}"]))
 
 
+def tile_n_choices(spec: KernelSpec) -> tuple[int, ...]:
+    """Key tiles to choose from, the widest first."""
+    return TILE_N_CHOICES_OF_BYTES if transposes_v(spec) else TILE_N_CHOICES
+
+
 def fitting_configurations(spec: KernelSpec, k_stages: int, v_stages: int) -> list[Configuration]:
     """The configurations with these stages that fit, widest key tile first."""
-    choices = (Configuration(n, k_stages, v_stages) for n in TILE_N_CHOICES)
+    choices = (Configuration(n, k_stages, v_stages) for n in tile_n_choices(spec))
     return [choice for choice in choices if not problems(spec, choice)]
 
 
@@ -266,9 +392,10 @@ def problems(spec: KernelSpec, configuration: Configuration) -> list[str]:
     """Why a configuration does not fit, one line each."""
     found = []
     n = configuration.tile_n
-    if n % 16 != 0 or not 16 <= n <= 256:
+    depth = PRODUCT_BYTES // DTYPES[spec.dtype].size_bytes
+    if n % depth != 0 or not depth <= n <= 256:
         found.append(
-            f"tile_n {n} is not a multiple of 16 between 16 and 256, the key steps of wgmma"
+            f"tile_n {n} is not a multiple of {depth} between {depth} and 256, the key steps of wgmma"
         )
     found += page_problems(spec, n)
     limit = ARCHS[spec.arch].shared_memory_bytes
@@ -278,9 +405,10 @@ def problems(spec: KernelSpec, configuration: Configuration) -> list[str]:
         )
     found += _config_problems(spec, n)
     registers = estimate_registers(spec, n)
-    if registers > REGISTER_LIMIT:
+    usable = REGISTER_LIMIT_OF_BYTES if transposes_v(spec) else REGISTER_LIMIT
+    if registers > usable:
         found.append(
-            f"registers: about {registers} a math thread, {REGISTER_LIMIT} usable of {MATH_REGISTERS}"
+            f"registers: about {registers} a math thread, {usable} usable of {MATH_REGISTERS}"
         )
     return found
 
@@ -308,12 +436,16 @@ def used_bytes(spec: KernelSpec, configuration: Configuration) -> int:
 def budget_text(spec: KernelSpec, configuration: Configuration) -> str:
     """The shared-memory budget in one line, as in `Q 48 + K 2 x 48 + V 2 x 32 + barriers 0.2 = 208.2 KiB`."""
     regions = {region.name: region for region in shared_memory_map(spec, configuration)}
-    rest = sum(region.size_bytes for name, region in regions.items() if name not in ("q", "k", "v"))
-    stage = {name: regions[name].size_bytes // regions[name].shape[0] for name in ("k", "v")}
+    operands = [name for name in ("q", "k", "v_rows", "v", "out") if name in regions]
+    rest = sum(region.size_bytes for name, region in regions.items() if name not in operands)
+    parts = []
+    for name in operands:
+        region = regions[name]
+        stages = f"{region.shape[0]} x " if name not in ("q", "out") else ""
+        size_bytes = region.size_bytes // (region.shape[0] if stages else 1)
+        parts.append(f"{OPERAND_WORDS[name]} {stages}{kib(size_bytes)}")
     return (
-        f"Q {kib(regions['q'].size_bytes)} + K {configuration.k_stages} x {kib(stage['k'])} + "
-        f"V {configuration.v_stages} x {kib(stage['v'])} + barriers {kib(rest)} = "
-        f"{kib(used_bytes(spec, configuration))} KiB"
+        f"{' + '.join(parts)} + barriers {kib(rest)} = {kib(used_bytes(spec, configuration))} KiB"
     )
 
 

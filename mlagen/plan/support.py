@@ -35,7 +35,7 @@ class Offer:
 
 
 SM90 = Offer(
-    ("bfloat16", "float16"),  # wgmma would need a transposed V of 8 bits
+    ("bfloat16", "float16", "float8_e4m3fn"),
     ("tile_n", "k_stages", "v_stages", "rescale_threshold", "ping_pong", "half_diagonal"),
     {
         "tile_m": 128,

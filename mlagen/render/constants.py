@@ -9,7 +9,13 @@ from mlagen.dtypes import DTYPES
 from mlagen.plan import prefill_sm100
 from mlagen.plan.fa4_config import HALF_M
 from mlagen.plan.key_maps import page_box_rows, page_size_of
-from mlagen.plan.prefill_sm90 import MATH_WARPGROUPS, PANEL_COLUMNS, ROWS_PER_WARPGROUP, TILE_SLOTS
+from mlagen.plan.prefill_sm90 import (
+    MATH_WARPGROUPS,
+    PANEL_COLUMNS,
+    ROWS_PER_WARPGROUP,
+    TILE_SLOTS,
+    TRANSPOSE_WARPS,
+)
 from mlagen.plan.split_kv import fixed_splits
 from mlagen.render.mask import mask_texts
 
@@ -61,12 +67,26 @@ def _sm90_constants(plan: KernelPlan) -> list[Constant]:
             "int", "kQkHeadDim", str(geometry.qk_head_dim), "nope and rope columns of Q and K"
         ),
         Constant("int", "kVHeadDim", str(geometry.v_head_dim)),
-        Constant("int", "kElementBytes", "2"),
+        Constant("int", "kElementBytes", str(DTYPES[plan.spec.dtype].size_bytes)),
         Constant(
             "int", "kProducerRegisters", str(roles["load"].registers), "a thread, after setmaxnreg"
         ),
         Constant("int", "kMathRegisters", str(roles["math"].registers)),
-        *_rescale_thresholds(plan),
+        *(_transposed_values(plan) if plan.product_columns else _rescale_thresholds(plan)),
+        *_probability_shift(plan),
+    ]
+
+
+def _transposed_values(plan: KernelPlan) -> list[Constant]:
+    """What 8-bit operands need on Hopper."""
+    return [
+        Constant("int", "kTransposeWarps", str(TRANSPOSE_WARPS), "each has as many columns of V"),
+        Constant(
+            "int",
+            "kProductColumns",
+            str(plan.product_columns),
+            "of the output, multiplied at a time and then added to it",
+        ),
     ]
 
 
@@ -126,16 +146,7 @@ def _sm100_constants(plan: KernelPlan) -> list[Constant]:
         Constant("int", "kIssueRegisters", str(roles["issue"].registers)),
         *_rescale_thresholds(plan),
     ]
-    shift = prefill_sm100.PROBABILITY_SHIFT.get(plan.spec.dtype)
-    if shift is not None:
-        found.append(
-            Constant(
-                "float",
-                "kProbabilityShift",
-                _float(shift),
-                "probabilities are scaled by 2^it, and so is their sum",
-            )
-        )
+    found += _probability_shift(plan)
     if plan.exp2_emulation_share:
         pairs = prefill_sm100.PAIRS_OF_A_GROUP
         found.append(
@@ -190,6 +201,13 @@ def _rescale_thresholds(plan: KernelPlan) -> list[Constant]:
             Constant("float", "kLargestRescaleThreshold", largest, "where a row has seen much")
         )
     return found
+
+
+def _probability_shift(plan: KernelPlan) -> list[Constant]:
+    if not plan.probability_shift:
+        return []
+    comment = "probabilities are scaled by 2^it, and so is their sum"
+    return [Constant("float", "kProbabilityShift", _float(plan.probability_shift), comment)]
 
 
 def _mask_constants(plan: KernelPlan) -> list[Constant]:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
-from mlagen.plan.prefill_sm90 import kib
+from mlagen.plan.prefill_sm90 import OPERAND_WORDS, kib
 
 if TYPE_CHECKING:
     from mlagen.plan import KernelPlan
 
 
-OPERANDS = ("q", "k", "v", "kv", "k_rope")
+OPERANDS = ("q", "k", "v_rows", "v", "kv", "k_rope", "out")
 SCHEDULES = {
     "prefill_sm90": (
         "  load warp   tile -> K(n) -> Q -> { K(n-1), V(n) } -> V(first)",
@@ -24,6 +24,12 @@ SCHEDULES = {
         "  correction  { O *= factor }; in the end O / sum -> shared memory -> store warp",
     ),
 }
+# Of prefill_sm90 with operands of 8 bits.
+TRANSPOSED_SCHEDULE = (
+    SCHEDULES["prefill_sm90"][0],
+    "  transpose   { V(n) -> V(n)', its keys in the order of the probabilities }",
+    SCHEDULES["prefill_sm90"][1],
+)
 # Of prefill_sm100 where the halves are key tiles in turn, with an output each and with one.
 TWO_OUTPUTS_SCHEDULE = (
     "  load warp   tile -> K(n) -> V(n) -> Q -> { K(n-1) -> V(n-1) }",
@@ -85,7 +91,7 @@ def header_lines(plan: KernelPlan) -> list[str]:
 def _schedule_lines(plan: KernelPlan) -> tuple[str, ...]:
     if plan.alternates_keys:
         return ONE_OUTPUT_SCHEDULE if plan.single_output else TWO_OUTPUTS_SCHEDULE
-    return SCHEDULES[plan.family]
+    return TRANSPOSED_SCHEDULE if plan.product_columns else SCHEDULES[plan.family]
 
 
 def _tile_lines(plan: KernelPlan) -> list[str]:
@@ -99,7 +105,8 @@ def _register_lines(plan: KernelPlan) -> list[str]:
     registers = f"Registers  about {plan.estimated_registers} of a "
     if plan.tensor_regions:
         return [f"{registers}softmax thread: a row of scores and some packed probabilities"]
-    return [f"{registers}math thread: output, scores and packed probabilities"]
+    product = f"{plan.product_columns} columns of P V, " if plan.product_columns else ""
+    return [f"{registers}math thread: output, {product}scores and packed probabilities"]
 
 
 def _tensor_memory_lines(plan: KernelPlan) -> list[str]:
@@ -131,7 +138,10 @@ def _memory_lines(plan: KernelPlan) -> list[str]:
     rest = sum(region.size_bytes for region in plan.regions) - sum(
         region.size_bytes for region in operands
     )
-    parts = [f"{region.name.upper()} {kib(region.size_bytes)}" for region in operands]
+    parts = [
+        f"{OPERAND_WORDS.get(region.name, region.name.upper())} {kib(region.size_bytes)}"
+        for region in operands
+    ]
     used, limit = kib(plan.shared_memory_bytes), kib(plan.arch.shared_memory_bytes)
     return [f"Shared     {' + '.join(parts)} + barriers {kib(rest)} = {used} of {limit} KiB"]
 

@@ -11,7 +11,7 @@ from mlagen.plan.arguments import draws_tickets, takes_cache_seqlens
 from mlagen.plan.key_maps import PAGED_ADDRESSINGS, page_size_of
 from mlagen.plan.mask import is_padded_throughout, mask_bounds, takes_valid_lengths
 from mlagen.plan.memory import tile_bytes
-from mlagen.plan.prefill_sm90 import PANEL_COLUMNS
+from mlagen.plan.prefill_sm90 import PANEL_COLUMNS, PRODUCT_BYTES
 from mlagen.plan.split_kv import fixed_splits, splits_keys
 from mlagen.render import operands
 from mlagen.render.constants import prefill_constants
@@ -180,14 +180,25 @@ def num_splits(spec: KernelSpec) -> str:
 def _sm90_names(plan: KernelPlan) -> dict[str, Any]:
     """What only the templates for Hopper use."""
     width = plan.spec.geometry.v_head_dim
+    element_bytes = DTYPES[plan.spec.dtype].size_bytes
+    product_width = plan.product_columns or width
     return {
         "halves": False,
         "row_halves": False,
         "outputs_per_thread": width // 2,
-        "output_width": width,
+        "product_width": product_width,
+        "product_depth": PRODUCT_BYTES // element_bytes,
+        "panel_row_bytes": PANEL_COLUMNS * element_bytes,
+        "panel_row_chunks": PANEL_COLUMNS * element_bytes // 16,
+        "products_of_a_panel": PANEL_COLUMNS * element_bytes // PRODUCT_BYTES,
+        "transposes_v": bool(plan.product_columns),
+        # Where TMA lays the values out.
+        "v_ring": "v_rows" if plan.product_columns else "v",
+        "output_takes_v_stage": plan.output_place == "v stage",
+        "output_takes_q_slice": plan.output_place == "q slice",
         "score_widths": [plan.tile_n, plan.tile_n // 2] if plan.half_diagonal else [plan.tile_n],
         "l2_section_mib": prefill_sm90.L2_SECTION_MIB,
-        "output_row": _output_row_in_v if plan.output_takes_v_stage else _output_row_in_q,
+        "output_row": OUTPUT_ROWS[plan.output_place],
     }
 
 
@@ -200,6 +211,18 @@ def _output_row_in_v(panel: str, row: str | None) -> str:
 def _output_row_in_q(panel: str, row: str | None) -> str:
     """The same in its slice of Q."""
     return f"shared.q[warpgroup][{panel}]" + (f"[{row}]" if row else "")
+
+
+def _output_row_of_its_own(panel: str, row: str | None) -> str:
+    """The same in the region that the output has for itself."""
+    return f"shared.out[warpgroup][{panel}]" + (f"[{row}]" if row else "")
+
+
+OUTPUT_ROWS = {
+    "v stage": _output_row_in_v,
+    "q slice": _output_row_in_q,
+    "own": _output_row_of_its_own,
+}
 
 
 def _sm100_names(plan: KernelPlan) -> dict[str, Any]:
@@ -275,7 +298,9 @@ def _v_panels(plan: KernelPlan) -> list[Panel]:
     """Panels of V, and where each goes."""
     if plan.cta_group == 2:
         return [_v_panel_of_pair(plan)]
-    ring = "v[v.stage]" if plan.family == "prefill_sm90" else "kv[kv.stage]"
+    ring = "kv[kv.stage]"
+    if plan.family == "prefill_sm90":
+        ring = "v_rows[v.stage]" if plan.product_columns else "v[v.stage]"
     return [
         Panel(plan.map("v"), column, "tile.head", f"{ring}[{index}]")
         for index, column in enumerate(range(0, plan.spec.geometry.v_head_dim, PANEL_COLUMNS))

@@ -76,6 +76,16 @@ def test_a_step_on_hopper_by_hand() -> None:
     assert step_of(KERNELS["sm_90a", "dense"], H200).bound_by == "tensor cores"
 
 
+def test_a_step_of_fp8_on_hopper_by_hand() -> None:
+    step = step_of(plan(dtype="float8_e4m3fn", **DENSE), H200)
+    assert step.units["tensor cores"] == 128 * 128 * (192 + 128) * 2 / 8192
+    # Half of what 16 bits take, and V once more read and written.
+    assert step.units["shared memory"] == (144 + 2 * 16) * 1024 / 128
+    # Both products of 64 rows, since the output is added up before the exponentials.
+    assert step.chain == 64 * 128 * (192 + 128) * 2 / 8192 + 64 * 8 + 300
+    assert step.bound_by == "softmax chain"
+
+
 def test_a_step_on_blackwell_by_hand() -> None:
     step = step_of(KERNELS["sm_100a", "dense"], B200)
     assert step.units["tensor cores"] == 256 * 128 * (192 + 128) * 2 / 8192

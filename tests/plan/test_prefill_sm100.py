@@ -13,7 +13,7 @@ from mlagen.dtypes import DTYPES
 from mlagen.errors import PlanError, UnsupportedError
 from mlagen.plan import plan_kernel
 from mlagen.plan.fa4_config import fa4_layout
-from mlagen.plan.prefill_sm100 import PROBABILITY_SHIFT
+from mlagen.plan.probability import PROBABILITY_SHIFT
 from tests.plan.kernels import plan as plan_for
 from tests.plan.kernels import shipped_specs
 

@@ -77,14 +77,18 @@ def test_full_barriers_expect_the_bytes_of_their_boxes(shipped: KernelPlan) -> N
         "v": geometry.v_head_dim // 64,
     }
     rows = {"q": 64, "k": shipped.tile_n, "v": shipped.tile_n}
+    is_fp8 = shipped.spec.dtype == "float8_e4m3fn"
     for operand, count in panels.items():
-        assert expected[f"{operand}_full"] == count * rows[operand] * 64 * 2
+        full = "v_rows_full" if is_fp8 and operand == "v" else f"{operand}_full"
+        assert expected.pop(full) == count * rows[operand] * 64 * (1 if is_fp8 else 2)
+    assert expected == {}
 
 
 @every_shipped
 def test_every_box_is_one_swizzle_span_wide_and_at_most_256_rows(shipped: KernelPlan) -> None:
     for tensor_map in shipped.tensor_maps:
-        assert tensor_map.box_columns * tensor_map.dtype.size_bytes == 128
+        assert tensor_map.box_columns == 64
+        assert tensor_map.swizzle_bytes == (64 if tensor_map.dtype.is_scaled else 128)
         assert tensor_map.box_rows <= 256
         assert tensor_map.box_rows % 8 == 0
 
@@ -385,7 +389,6 @@ def test_key_tile_that_splits_pages_is_refused() -> None:
             {"partition": {"kind": "split_kv", "splits": 129}},
             "partition.splits: 129; available: up to 128, or auto",
         ),
-        ({"dtype": "float8_e4m3fn"}, "dtype: float8_e4m3fn; available: bfloat16, float16"),
         ({"kv": {"layout": "paged", "page_size": 24}}, "kv.page_size: 24"),
         ({"kv": {"layout": "paged", "page_size": 64}, "k_rope": "dense"}, "k_rope.layout: dense"),
         ({"k_rope": {"layout": "paged", "page_size": 48}}, "k_rope.page_size: 48"),
@@ -481,6 +484,77 @@ def test_a_choice_that_cannot_be_given_is_refused(
 ) -> None:
     with pytest.raises(PlanError, match=reason.replace("^", r"\^")):
         plan(heads, mask="causal", **options)
+
+
+FP8 = {"dtype": "float8_e4m3fn"}
+
+
+def test_fp8_budget_equals_the_sum_by_hand() -> None:
+    fp8 = plan(**FP8)
+    assert (fp8.tile_n, fp8.k_stages, fp8.v_stages) == (128, 3, 2)
+    # Q 2 x 64 x 192, K 3 x 128 x 192, V 2 x 128 x 128, as loaded and transposed; output 128 x 128 of 2 bytes.
+    operands = 2 * 64 * 192 + 3 * 128 * 192 + 2 * 2 * 128 * 128 + 2 * 128 * 128
+    assert operands == 192 * KIB
+    assert fp8.shared_memory_bytes == 193 * KIB
+
+
+def test_fp8_halves_cycles_and_bytes_of_a_step() -> None:
+    fp8, usual = plan(**FP8), plan()
+    assert fp8.cost.tensor_cycles == usual.cost.tensor_cycles // 2 == 1280
+    assert fp8.cost.exp2_cycles == usual.cost.exp2_cycles
+    assert fp8.cost.bytes_from_l2 == usual.cost.bytes_from_l2 // 2
+
+
+def test_fp8_has_warps_between_the_load_warp_and_the_math_warps() -> None:
+    barriers = {barrier.name: barrier for barrier in plan(**FP8).barriers}
+    ring = ("v_rows_full", "v_rows_empty", "v_full", "v_empty")
+    assert [(barriers[name].copies, barriers[name].arrivals) for name in ring] == [
+        (2, 1),  # TMA
+        (2, 2),  # two transpose warps
+        (2, 2),
+        (2, 8),  # eight math warps
+    ]
+    assert barriers["tile_empty"].arrivals == 8 + 2
+
+
+@pytest.mark.parametrize(
+    ("heads", "options", "tile_n", "columns", "products"),
+    [
+        # 192 columns and 128 keys, 32 a product.
+        ("192x128", {"mask": "causal"}, 128, 128, 6 + 4),
+        # Whatever takes registers beside them leaves no room for a product as wide as the output.
+        ("192x128", {"score_mod": "alibi"}, 128, 64, 6 + 2 * 4),
+        ("192x128", {"partition": "split_kv"}, 128, 64, 6 + 2 * 4),
+        ("192x128", {"mask": {"kind": "chunked", "size": 64}}, 128, 64, 6 + 2 * 4),
+        ("192x128", {"config": {"tile_n": 96}}, 96, 128, 6 + 3),
+        ("256x256", {}, 64, 64, 8 + 4 * 2),
+        ("256x256", {"score_mod": "alibi"}, 32, 64, 8 + 4 * 1),
+    ],
+)
+def test_fp8_multiplies_as_many_columns_of_v_at_a_time_as_registers_allow(
+    heads: str, options: dict[str, Any], tile_n: int, columns: int, products: int
+) -> None:
+    fp8 = plan(heads, **FP8, **options)
+    assert (fp8.tile_n, fp8.product_columns) == (tile_n, columns)
+    (loop,) = fp8.sass.loops
+    assert loop.counts == (("QGMMA", products),)
+    assert fp8.estimated_registers < 232
+
+
+@pytest.mark.parametrize(
+    ("config", "reason"),
+    [
+        ({"tile_n": 80}, "tile_n 80 is not a multiple of 32 between 32 and 256"),
+        ({"rescale_threshold": 0.5}, "rescale_threshold 0.5: .* float8_e4m3fn allows 0"),
+        (
+            {"tile_n": 128, "k_stages": 6},
+            r"Q 24 \+ K 6 x 24 \+ V rows 2 x 16 \+ V 2 x 16 \+ output 32 \+ barriers",
+        ),
+    ],
+)
+def test_what_fp8_cannot_have_is_refused(config: dict[str, Any], reason: str) -> None:
+    with pytest.raises(PlanError, match=reason):
+        plan(**FP8, config=config)
 
 
 def test_spec_is_kept_in_the_plan() -> None:

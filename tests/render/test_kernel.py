@@ -129,6 +129,17 @@ def test_an_option_that_is_off_leaves_no_text(option: dict[str, Any], words: lis
         assert not re.search(rf"\b{re.escape(word)}", plain), word
 
 
+def test_fp8_and_16_bits_leave_nothing_of_each_other() -> None:
+    plain, fp8 = (_code_of(plan(dtype=dtype)) for dtype in ("bfloat16", "float8_e4m3fn"))
+    for word in ("set_ceiling", "kRescaleThreshold", "inverse_scale_log2", "borrow_stage", "k16."):
+        assert word in plain, word
+        assert word not in fp8, word
+    words = ("TransposeWarp", "v_rows", "v_scale", "kProbabilityShift", "add_product", "k32.")
+    for word in (*words, "e4m3", "load_matrix_transposed", "warp_arrive", "uint8"):
+        assert word in fp8, word
+        assert word not in plain, word
+
+
 def test_identity_and_no_mask_render_no_code() -> None:
     text = _code_of(plan(**DENSE))
     assert "ScoreMod" not in text

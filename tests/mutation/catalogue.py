@@ -25,6 +25,7 @@ from tests.mutation.rules import (
     tensor_core,
     tensor_memory,
     tensor_products,
+    transposition,
     waits,
 )
 
@@ -49,6 +50,7 @@ SHARED_PARTS = (
     output,
     scheduler,
     split_kv,
+    transposition,
 )
 # Parts that only Blackwell's have.
 SM100_PARTS = (tensor_memory, tensor_products, correction, alternating, pairs)

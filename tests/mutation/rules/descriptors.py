@@ -58,7 +58,7 @@ RULES = (
     replaced(
         "panel-step",
         "a panel is taken for half as long",
-        r"((?:step / 4|panel|\(panel - kNopePanels\)) \* \(\w+) \* (\d)\)",
+        r"((?:step / [24]|panel|\(panel - kNopePanels\)) \* \(\w+) \* (\d)\)",
         r"\1 * \2 / 2)",
     ),
     replaced("keys-step", "a step of keys is taken for half of them", r"step \* 128", "step * 64"),
@@ -125,8 +125,8 @@ RULES = (
     replaced(
         "probability-order",
         "two neighbouring probabilities change places",
-        r"pack\(score\[element\], score\[element \+ 1\]\)",
-        "pack(score[element + 1], score[element])",
+        r"pack\(score\[element\], score\[element \+ 1\]",
+        "pack(score[element + 1], score[element]",
     ),
     replaced(
         "q-of-other-warpgroup-rows",

@@ -15,9 +15,7 @@ if TYPE_CHECKING:
     from tests.mutation.source import Source
 
 # A buffer of a ring as an operand; the barriers of a ring are the affair of `waits` and `arrivals`.
-_BUFFER = (
-    rf"shared\.(?:k|v|tile|kv|k_rope)\[(?:{'|'.join(STAGES)})\.stage\]|shared\.kv\[v_slot\](?=\))"
-)
+_BUFFER = rf"shared\.(?:k|v|v_rows|tile|kv|k_rope)\[(?:{'|'.join(STAGES)})\.stage\]|shared\.kv\[v_slot\](?=\))"
 # A place that belongs to a warpgroup, or a half.
 _PLACE = r"shared\.q\[(warpgroup|half)\]"
 

@@ -78,24 +78,26 @@ RULES = (
     Rule(
         "scores-early",
         "scores are read while a product writes them",
-        lambda source: _moved_up(source, r"\bscore_to_probability<[^;]*;", r"wgmma_wait<1>"),
+        lambda source: _moved_up(
+            source, r"\b(?:score_to_probability|finish_scores)<[^;]*;", r"wgmma_wait<1>"
+        ),
     ),
     replaced(
         "accumulate-always",
         "the first product of a block adds to old scores",
-        r"wgmma_q_k<false>",
-        "wgmma_q_k<true>",
+        r"wgmma_(q_k|p_v)<false>",
+        r"wgmma_\1<true>",
     ),
     replaced(
         "accumulate-never",
         "later products of a block forget the earlier ones",
-        r"wgmma_q_k<true>",
-        "wgmma_q_k<false>",
+        r"wgmma_(q_k|p_v)<true>",
+        r"wgmma_\1<false>",
     ),
     replaced(
         "operand-negated",
         "the products change their sign",
-        r"(accumulate|%\d+), 1, 1, (?=\d, \d)",
-        r"\1, 1, -1, ",
+        r"(accumulate|%\d+), 1, 1(?=, \d, \d|;\})",
+        r"\1, 1, -1",
     ),
 )

@@ -1058,6 +1058,10 @@ struct MathWarpgroup {
       multiply_p_v(product, part);
     }
     softmax.exponentiate(score, arguments.softmax_scale_log2);
+    // Never true: keeps the wait for the product behind the exponentials, where the compiler would put it in front.
+    if (softmax.sum[0] + softmax.sum[1] < 0.0f) {
+      asm volatile("st.shared.f32 [%0], %1;" ::"r"(shared_address(&shared.out)), "f"(softmax.sum[0]) : "memory");
+    }
     add_product(product, kParts - 1, factor);
     release(shared.v_empty[v.stage]);
     v.advance();

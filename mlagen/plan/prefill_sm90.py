@@ -191,9 +191,7 @@ def products_of_a_step(spec: KernelSpec, configuration: Configuration) -> tuple[
 
 def product_columns(spec: KernelSpec, tile_n: int) -> int:
     """Columns of P V that are multiplied at a time and then added to the output: all, if registers allow."""
-    columns = spec.geometry.v_head_dim
-    fits = registers_of_bytes(spec, tile_n, columns) <= REGISTER_LIMIT_OF_BYTES
-    return columns if fits else PANEL_COLUMNS
+    return PANEL_COLUMNS
 
 
 def estimate_registers(spec: KernelSpec, tile_n: int) -> int:

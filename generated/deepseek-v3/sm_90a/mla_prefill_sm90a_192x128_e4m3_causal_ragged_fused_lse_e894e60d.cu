@@ -26,7 +26,7 @@
 // Tile       128 query rows x 128 keys; 3 stages of K, 2 of V
 // Roles      warpgroup 0, 40 registers a thread: one warp draws tiles and issues TMA, 2 transpose V
 //            warpgroups 1-2, 232 registers a thread: Q K', softmax, P V and the output of 64 rows each
-// Registers  about 230 of a math thread: output, 128 columns of P V, scores and packed probabilities
+// Registers  about 198 of a math thread: output, 64 columns of P V, scores and packed probabilities
 // Shared     Q 24 + K 72 + V rows 32 + V 32 + output 32 + barriers 0.2 = 193 of 227 KiB
 //
 // Barriers   (arrivals and bytes of one phase)
@@ -76,7 +76,7 @@ constexpr int kElementBytes = 1;
 constexpr int kProducerRegisters = 40;  // a thread, after setmaxnreg
 constexpr int kMathRegisters = 232;
 constexpr int kTransposeWarps = 2;  // each has as many columns of V
-constexpr int kProductColumns = 128;  // of the output, multiplied at a time and then added to it
+constexpr int kProductColumns = 64;  // of the output, multiplied at a time and then added to it
 constexpr float kProbabilityShift = 8.0f;  // probabilities are scaled by 2^it, and so is their sum
 
 // What one thread of a math warpgroup holds of its 64 rows.
@@ -381,26 +381,20 @@ __device__ __forceinline__ void wgmma_q_k(float (&d)[kCount], uint64 a, uint64 b
   }
 }
 
-// d[64 x 128] = (kAccumulate ? d : 0) + a[64 x 32] b[128 x 32]', a in registers, b in shared memory.
+// d[64 x 64] = (kAccumulate ? d : 0) + a[64 x 32] b[64 x 32]', a in registers, b in shared memory.
 // PTX ISA: wgmma.mma_async.
 template <bool kAccumulate>
-__device__ __forceinline__ void wgmma_p_v(float (&d)[64], const uint32 (&a)[4], uint64 b) {
+__device__ __forceinline__ void wgmma_p_v(float (&d)[32], const uint32 (&a)[4], uint64 b) {
   asm volatile(
-      "{.reg .pred accumulate; setp.ne.b32 accumulate, %69, 0;\n"
-      "wgmma.mma_async.sync.aligned.m64n128k32.f32.e4m3.e4m3 {"
+      "{.reg .pred accumulate; setp.ne.b32 accumulate, %37, 0;\n"
+      "wgmma.mma_async.sync.aligned.m64n64k32.f32.e4m3.e4m3 {"
       "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15,"
-      "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31,"
-      "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47,"
-      "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
-      "}, {%64, %65, %66, %67}, %68, accumulate, 1, 1;}"
+      "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
+      "}, {%32, %33, %34, %35}, %36, accumulate, 1, 1;}"
       : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]),
         "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]),
         "+f"(d[16]), "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]), "+f"(d[22]), "+f"(d[23]),
-        "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]), "+f"(d[29]), "+f"(d[30]), "+f"(d[31]),
-        "+f"(d[32]), "+f"(d[33]), "+f"(d[34]), "+f"(d[35]), "+f"(d[36]), "+f"(d[37]), "+f"(d[38]), "+f"(d[39]),
-        "+f"(d[40]), "+f"(d[41]), "+f"(d[42]), "+f"(d[43]), "+f"(d[44]), "+f"(d[45]), "+f"(d[46]), "+f"(d[47]),
-        "+f"(d[48]), "+f"(d[49]), "+f"(d[50]), "+f"(d[51]), "+f"(d[52]), "+f"(d[53]), "+f"(d[54]), "+f"(d[55]),
-        "+f"(d[56]), "+f"(d[57]), "+f"(d[58]), "+f"(d[59]), "+f"(d[60]), "+f"(d[61]), "+f"(d[62]), "+f"(d[63])
+        "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]), "+f"(d[29]), "+f"(d[30]), "+f"(d[31])
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "n"(static_cast<int>(kAccumulate)));
 }
 

@@ -41,7 +41,7 @@ PANEL_COLUMNS = (
 )
 TILE_SLOTS = 2  # announced tiles: one that the math warpgroups work on, one ahead
 PRODUCT_BYTES = 32  # of a row of A and B that one wgmma multiplies
-TRANSPOSE_WARPS = 2  # that turn V of 8 bits; each has as many columns of it
+TRANSPOSE_WARPS = 1  # that turn V of 8 bits; each has as many columns of it
 
 # Three warpgroups enter with 168 registers a thread; 40 + 232 + 232 is what that pool gives back (ptx-isa: setmaxnreg).
 PRODUCER_REGISTERS = 40

@@ -24,7 +24,7 @@
 //   sink: false
 //
 // Tile       128 query rows x 128 keys; 3 stages of K, 2 of V
-// Roles      warpgroup 0, 40 registers a thread: one warp draws tiles and issues TMA, 2 transpose V
+// Roles      warpgroup 0, 40 registers a thread: one warp draws tiles and issues TMA, 1 transpose V
 //            warpgroups 1-2, 232 registers a thread: Q K', softmax, P V and the output of 64 rows each
 // Registers  about 230 of a math thread: output, 128 columns of P V, scores and packed probabilities
 // Shared     Q 24 + K 72 + V rows 32 + V 32 + output 32 + barriers 0.2 = 193 of 227 KiB
@@ -35,11 +35,11 @@
 //   k_full[3]       1  24576  load warp -> math warps
 //   k_empty[3]      8      0  every math warp -> load warp
 //   v_rows_full[2]  1  16384  load warp -> transpose warps
-//   v_rows_empty[2]  2      0  every transpose warp -> load warp
-//   v_full[2]       2      0  every transpose warp -> math warps
+//   v_rows_empty[2]  1      0  every transpose warp -> load warp
+//   v_full[2]       1      0  every transpose warp -> math warps
 //   v_empty[2]      8      0  every math warp -> transpose warps
 //   tile_full[2]    1      0  load warp -> math and transpose warps
-//   tile_empty[2]  10      0  each of them -> load warp
+//   tile_empty[2]   9      0  each of them -> load warp
 //
 // Step       1280 tensor-core cycles, 1024 of exp2, 40 KiB of K and V from L2
 //
@@ -75,7 +75,7 @@ constexpr int kVHeadDim = 128;
 constexpr int kElementBytes = 1;
 constexpr int kProducerRegisters = 40;  // a thread, after setmaxnreg
 constexpr int kMathRegisters = 232;
-constexpr int kTransposeWarps = 2;  // each has as many columns of V
+constexpr int kTransposeWarps = 1;  // each has as many columns of V
 constexpr int kProductColumns = 128;  // of the output, multiplied at a time and then added to it
 constexpr float kProbabilityShift = 8.0f;  // probabilities are scaled by 2^it, and so is their sum
 
@@ -700,11 +700,11 @@ __device__ __forceinline__ void init_barriers(SharedMemory& shared) {
   for (uint64& barrier : shared.k_full) barrier_init(barrier, 1);
   for (uint64& barrier : shared.k_empty) barrier_init(barrier, 8);
   for (uint64& barrier : shared.v_rows_full) barrier_init(barrier, 1);
-  for (uint64& barrier : shared.v_rows_empty) barrier_init(barrier, 2);
-  for (uint64& barrier : shared.v_full) barrier_init(barrier, 2);
+  for (uint64& barrier : shared.v_rows_empty) barrier_init(barrier, 1);
+  for (uint64& barrier : shared.v_full) barrier_init(barrier, 1);
   for (uint64& barrier : shared.v_empty) barrier_init(barrier, 8);
   for (uint64& barrier : shared.tile_full) barrier_init(barrier, 1);
-  for (uint64& barrier : shared.tile_empty) barrier_init(barrier, 10);
+  for (uint64& barrier : shared.tile_empty) barrier_init(barrier, 9);
   fence_barrier_init();
 }
 
